@@ -26,23 +26,27 @@ from tests.servers import BUCKET, Proxy, run_s3
 import warpdata as wd
 from bench import measure
 from warpdata.bytekit.process.threads import map_in_threads
-from warpdata.catalog.access import Access, access_options
-from warpdata.catalog.build.artifacts import PackedShard
+from warpdata.catalog.access import Access, access_options, parse_name
 from warpdata.catalog.build.builder import DatasetBuilder
 from warpdata.catalog.build.episodes import episode_rows
-from warpdata.catalog.manage.collect import collect
-from warpdata.catalog.manage.versions import expire_versions, list_datasets, set_tag
-from warpdata.catalog.names import parse_name
-from warpdata.catalog.publish.listing import VersionList, _change_list, about_manifest, make_cards
-from warpdata.catalog.publish.pointer import Pointer, pack_pointer, read_pointer, removal_count
-from warpdata.catalog.publish.publish import PublishOptions, publish_after
-from warpdata.catalog.publish.transfer import upload_bytes, upload_file
+from warpdata.catalog.build.parts import PackedShard
+from warpdata.catalog.manage.versions import collect, expire_versions, list_datasets, set_tag
+from warpdata.catalog.publish.pointers import (
+    Pointer,
+    VersionList,
+    _change_list,
+    about_manifest,
+    make_cards,
+    pack_pointer,
+    read_pointer,
+    removal_count,
+)
+from warpdata.catalog.publish.publish import PublishOptions, publish_after, upload_bytes, upload_file
 from warpdata.catalog.read.resolve import Resolver
 from warpdata.episodes.collection.facts import joined_tables, table_of
 from warpdata.formats.manifest import layout
-from warpdata.formats.manifest.codec import pack_manifest, parse_manifest, to_json
+from warpdata.formats.manifest.codec import pack_manifest, packed_shards, parse_manifest, to_json
 from warpdata.formats.manifest.model import EPISODE_KIND, ArtifactPart, BlobRef, Manifest, blob_of
-from warpdata.formats.manifest.parts import packed_shards
 from warpdata.ray.planning import plan_episodes
 from warpdata.settings import Settings
 from warpdata.stores.blobstore import digest_file

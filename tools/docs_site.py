@@ -27,45 +27,13 @@ TARGET = ROOT / "build" / "docs"
 FORMATS = ROOT / "src" / "warpdata" / "formats"
 PROJECT_PAGES = ("ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
 
-API: dict[str, tuple[str, ...]] = {
-    "open": (
-        "open",
-        "open_episodes",
-        "open_episode",
-        "open_dataset",
-        "open_corpus",
-        "open_vectors",
-        "open_recordings",
-    ),
-    "record": (
-        "record",
-        "demo_data",
-        "demo_records",
-        "RecordEpisodes",
-        "salvage",
-        "VideoOptions",
-        "DiskEpisodeWriter",
-        "WShardStreamWriter",
-    ),
-    "episodes": ("Episode", "Episodes", "Signal", "LocalDataset", "check_dataset"),
-    "shards": (
-        "WShardEpisode",
-        "Channel",
-        "load_wshard",
-        "save_wshard",
-        "pack_episode",
-        "unpack_episode",
-        "chunk_episode",
-    ),
-    "train": ("Windows", "Field", "Loader", "Mixture", "Normalize", "keep_decoded"),
-    "publish": ("DatasetBuilder", "dataset", "Dataset", "load"),
-    "corpora": ("CorpusWriter", "MmapShardSource", "ShuffledRows"),
-    "search": ("embed", "VectorStore", "TrajectoryIngestor", "TrajectoryRetriever"),
-    "convert": ("import_episodes", "export_episodes", "lerobot_dataset"),
-    "view": ("view",),
-    "errors": ("WarpError",),
-}
-"""Page of the API reference -> the names on it, in the order a newcomer meets them."""
+API = sorted((ROOT / "docs" / "reference" / "api").glob("*.md"))
+"""Hand-written pages of the API reference: a heading `## wd.NAME` and an example per name."""
+
+
+def api_names() -> list[str]:
+    """The names that have a heading on a page of the API reference."""
+    return [name for page in API for name in re.findall(r"^## wd\.(\w+)$", page.read_text(), re.M)]
 
 
 def write_site_sources(target: Path = TARGET) -> list[Path]:
@@ -77,7 +45,10 @@ def write_site_sources(target: Path = TARGET) -> list[Path]:
         page.write_text(text.replace(".ipynb)", ".md)"))
     generated = {
         **{f"project/{name.lower()}": project_page(name) for name in PROJECT_PAGES},
-        **{f"reference/api/{page}.md": api_page(page) for page in API},
+        **{
+            f"reference/api/{page.name}": api_page((target / "reference" / "api" / page.name).read_text())
+            for page in API
+        },
         "reference/api/more.md": more_page(),
         "reference/cli.md": cli_page(),
         "reference/errors.md": errors_page(),
@@ -123,16 +94,23 @@ def project_page(name: str) -> str:
     return re.sub(r"\]\(docs/", "](../", text)
 
 
-def api_page(page: str) -> str:
-    entries = (f"::: {home_of(name)}.{name}\n    options:\n      heading: wd.{name}\n" for name in API[page])
-    return f"# wd: {page}\n\n" + "\n".join(entries)
+def api_page(text: str) -> str:
+    """A page of the API reference: below each example the signature, the docstring and the methods of its name."""
+    parts = re.split(r"^(?=## wd\.)", text, flags=re.M)
+    return parts[0] + "\n".join(part.rstrip() + "\n\n" + entry_of(part) for part in parts[1:])
+
+
+def entry_of(part: str) -> str:
+    """The directive of mkdocstrings for the name in the heading of a part."""
+    name = part.split(maxsplit=2)[1].removeprefix("wd.")
+    options = f"heading: wd.{name}, heading_level: 3, show_root_toc_entry: false, summary: true"
+    return f"::: {home_of(name)}.{name}\n    options: {{{options}}}\n"
 
 
 def more_page() -> str:
     """Every other public name: documents and programs use them, a newcomer does not need them."""
-    listed = {name for names in API.values() for name in names}
     lines = ["# Further names", "", "| name | purpose |", "|---|---|"]
-    for name in sorted(set(further_names()) - listed):
+    for name in sorted(set(further_names()) - set(api_names())):
         summary = (inspect.getdoc(getattr(wd, name)) or "").partition("\n")[0].replace("|", "\\|")
         lines.append(f"| `wd.{name}` | {summary} |")
     return "\n".join(lines) + "\n"

@@ -771,6 +771,19 @@ def _refused_recordings() -> Iterable[tuple[str, Callable[[], bytes]]]:
             f"packed_{name}",
             with_blocks(meta__directory={**directory, **change}, aux__clock__x=stamps).build,
         )
+    ragged = {**rows, "kind": "ragged", "offsets": "aux/offsets/x"}
+    offsets = np.arange(STEPS + 1, dtype=np.int64)
+    for name, change, numbers in [
+        ("gone", {"offsets": "gone"}, offsets),
+        ("unstated", {"offsets": None}, offsets),
+        ("fall", {}, np.where(offsets == 2, 9, offsets)),
+        ("few", {}, offsets[:-1]),
+        ("beyond", {}, offsets + (offsets == STEPS)),
+        ("late", {}, offsets + (offsets == 0)),
+    ]:
+        about = {**directory, "signals": {"x": {**ragged, **change}}}
+        blocks = {"aux__clock__x": clock, "aux__offsets__x": numbers.astype(np.int64).tobytes()}
+        yield f"packed_offsets_{name}", with_blocks(meta__directory=about, **blocks).build
 
 
 def every_residual() -> wd.WShardEpisode:

@@ -33,6 +33,8 @@ def make(folder: Path) -> None:
         with writer.new_episode() as episode:
             episode.set_static("task", f"golden {number}")
             episode.declare("state", units="rad", names=["a", "b", "c"])
+            episode.declare("cloud", ragged=True, units="m", names=["x", "y", "z"])
+            episode.declare("mic", kind="sound", rate_hz=8000)
             for i in range(15):
                 record(episode, i, 1000 * i + number)
     dataset = wd.LocalDataset(folder / "root")
@@ -52,20 +54,27 @@ def record(episode: Any, i: int, ts_ns: int) -> None:
     episode.append("events", f"event {i}", ts_ns + 4)
     episode.append("camera", np.full((18, 22, 3), 15 * i, np.uint8), ts_ns + 5)
     episode.append("depth", np.full((9, 11), 4000 * i, np.uint16), ts_ns + 6)
+    episode.append("cloud", np.arange(3 * (i % 4), dtype="f4").reshape(-1, 3) + i, ts_ns + 7)
+    episode.append("mic", np.arange(8 + i % 2, dtype="i2") * (100 - i), ts_ns + 8)
+    episode.append("rgba/ä", np.full((16, 17, 4), 16 * i, np.uint8), ts_ns + 9)
+    episode.append("colour16", np.full((16, 16, 3), 4000 * i, np.uint16), ts_ns + 10)
 
 
 def describe(episode: wd.Episode) -> dict[str, Any]:
     """What a reader must find."""
     signals = {}
     for name, signal in episode.signals.items():
-        lossy = signal.meta.kind == "image" and signal.meta.dtype == np.uint8
+        is_colour = signal.meta.kind == "image" and len(signal.meta.shape) == 3
+        is_lossy = is_colour and signal.meta.dtype == np.uint8 and signal.meta.shape[2] == 3
         signals[name] = {
             "kind": signal.meta.kind,
             "shape": list(signal.meta.shape),
             "timestamps": signal.timestamps.tolist(),
-            "values": None if lossy else signal.values().tolist(),
-            "means": signal.values().astype(float).mean(axis=(1, 2, 3)).tolist() if lossy else None,
+            "values": None if is_colour else plain_values(signal),
+            "means": signal.values().astype(float).mean(axis=(1, 2, 3)).tolist() if is_lossy else None,
         }
+        if is_colour and not is_lossy:
+            signals[name]["sha256"] = hashlib.sha256(signal.values().tobytes()).hexdigest()
     return {"static": dict(episode.static), "signals": signals}
 
 
@@ -140,6 +149,12 @@ def make_imported(folder: Path) -> None:
     (folder / "expected.json").write_text(json.dumps(found) + "\n")
 
 
+def plain_values(signal: wd.Signal) -> list[Any]:
+    """All values as lists, numbers and text."""
+    values: list[Any] = signal.values().tolist()
+    return [value.tolist() for value in values] if signal.meta.rows is not None else values
+
+
 def summary(episode: wd.Episode) -> dict[str, Any]:
     """What a reader of one file must find."""
     signals = {
@@ -147,7 +162,7 @@ def summary(episode: wd.Episode) -> dict[str, Any]:
             "times": signal.times_ns.tolist(),
             "kind": signal.meta.kind,
             "shape": list(signal.meta.shape),
-            "sha256": hashlib.sha256(repr(signal.values().tolist()).encode()).hexdigest(),
+            "sha256": hashlib.sha256(repr(plain_values(signal)).encode()).hexdigest(),
         }
         for name, signal in episode.signals.items()
     }

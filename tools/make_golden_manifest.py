@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from warpdata.bytekit.checksum import sha256_hex
-from warpdata.catalog.names import parse_name
+from warpdata.catalog.access import parse_name
 from warpdata.catalog.publish.signing import public_text, seeded_key, signature_file
-from warpdata.formats.manifest.codec import pack_manifest, to_json
+from warpdata.formats.manifest.codec import pack_manifest, packed_shards, to_json
 from warpdata.formats.manifest.layout import ShardGuide, pack_guide
 from warpdata.formats.manifest.model import (
     ArtifactPart,
@@ -24,7 +24,6 @@ from warpdata.formats.manifest.model import (
     blob_of,
     table_shard_of,
 )
-from warpdata.formats.manifest.parts import packed_shards
 
 
 def example() -> Manifest:

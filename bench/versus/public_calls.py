@@ -17,9 +17,8 @@ import numpy as np
 import warpdata as wd
 from bench import measure, tables
 from warpdata._api import table_streams
-from warpdata.catalog.access import access_options
+from warpdata.catalog.access import access_options, parse_name
 from warpdata.catalog.dataset import open_dataset
-from warpdata.catalog.names import parse_name
 from warpdata.episodes.sources.disk_episode import DiskEpisode
 from warpdata.formats.wshard import ShardReader
 from warpdata.settings import Settings

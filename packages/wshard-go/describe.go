@@ -208,6 +208,13 @@ func describeSignal(signal *Signal) (Object, error) {
 	if err != nil {
 		return nil, err
 	}
+	offsets, err := signal.Offsets()
+	if err != nil {
+		return nil, err
+	}
+	if offsets != nil {
+		found["offsets"] = hashOf(int64Bytes(offsets))
+	}
 	times, err := signal.TimesNs()
 	found["shape"] = append([]int64{signal.Length}, signal.Shape...)
 	found["sha256"], found["times"] = hashOf(data), hashOf(int64Bytes(times))

@@ -1,18 +1,21 @@
 package wshard
 
 import (
-	"encoding/json"
 	"fmt"
-	"strings"
+	"strconv"
 )
 
-// Signal is one signal of a recording: rows of numbers, or the file of a table or a camera.
+// Signal is one signal of a recording: rows of numbers (of varying number in each record, if it has offsets), or the
+// file of a table or a camera.
 type Signal struct {
 	Name, Kind string
 	// DType is one of the thirteen, or "text" or "bytes".
 	DType string
+	// Shape is that of one record; of ragged signals and sound, that of one row.
 	Shape []int64
-	Units string
+	// SampleRateHz is the number of samples in a second, of sound.
+	SampleRateHz float64
+	Units        string
 	// Part is the role it plays.
 	Part Part
 	// Clock is the name that signals recorded at the same times share.
@@ -24,9 +27,9 @@ type Signal struct {
 	// Video and Frames are the blocks of its encoded video and of its frame index, where it is a camera.
 	Video, Frames string
 
-	shard  *Shard
-	blocks []string
-	times  string
+	shard          *Shard
+	blocks         []string
+	times, offsets string
 }
 
 // Recording is a packed recording: the same names, signals, static items and metadata as its folder had.
@@ -40,7 +43,7 @@ type Recording struct {
 	Signals []*Signal
 }
 
-var kinds = setOf("scalar", "vector", "tensor", "image", "text", "bytes")
+var kinds = setOf("scalar", "vector", "tensor", "image", "text", "bytes", "ragged", "sound")
 var roles = setOf("observation", "action", "reward", "terminated", "truncated", "event", "prediction", "uncertainty",
 	"residual", "other")
 
@@ -54,15 +57,11 @@ func openRecording(shard *Shard, episode *Episode) (*Recording, error) {
 		return nil, err
 	}
 	found := &Recording{ID: episode.ID}
-	return found, catch(metaDirectory, func() { found.read(stated, keysOf(data, "signals"), shard, episode) })
+	return found, catch(metaDirectory, func() { found.read(stated, keysOf(data, "signals"), shard) })
 }
 
-func (r *Recording) read(stated Object, names []string, shard *Shard, episode *Episode) {
-	version := "1"
-	if value, isThere := stated["version"]; isThere {
-		version = fmt.Sprint(value)
-	}
-	if version != "1" && version != "2" {
+func (r *Recording) read(stated Object, names []string, shard *Shard) {
+	if version := fmt.Sprint(stated["version"]); version != "2" {
 		refuse("a recording packed in version %s", version)
 	}
 	if id, isText := stated["id"].(string); isText && id != "" {
@@ -88,9 +87,6 @@ func (r *Recording) read(stated Object, names []string, shard *Shard, episode *E
 	}
 	for _, name := range names {
 		how, isObject := signals[name].(Object)
-		if version == "1" {
-			how, isObject = firstVersion(shard, episode, name, fmt.Sprint(signals[name])), true
-		}
 		if !isObject {
 			refuse("what it says of the recording is damaged")
 		}
@@ -143,36 +139,13 @@ func newSignal(shard *Shard, name string, stated Object) *Signal {
 			}
 		}
 	}
+	if s.Kind == "ragged" || s.Kind == "sound" {
+		if s.offsets = word("offsets"); s.offsets == "" {
+			refuse("signal %q has no offsets", name)
+		}
+		s.SampleRateHz, _ = strconv.ParseFloat(word("sample_rate_hz"), 64)
+	}
 	return s
-}
-
-// firstVersion: version 1 named only how each signal was stored: as a channel with its own clock, a table or a camera.
-func firstVersion(shard *Shard, episode *Episode, name, how string) Object {
-	if suffix, isVideo := strings.CutPrefix(how, "video"); isVideo {
-		return Object{"kind": "image", "dtype": "u8", "video": "video/" + name + suffix, "frames": "aux/frames/" + name}
-	}
-	if how == "table" {
-		return Object{"kind": "text", "dtype": "text", "table": "aux/table/" + name}
-	}
-	block := name
-	if !strings.HasPrefix(name, "action/") {
-		block = "signal/" + name
-	}
-	channel := episode.Channel(block)
-	if channel == nil || !shard.Has(block) {
-		refuse("signal %q is listed and not there", name)
-	}
-	shape := []any{}
-	for _, side := range channel.Shape() {
-		shape = append(shape, json.Number(fmt.Sprint(side)))
-	}
-	kind := [3]string{"scalar", "vector", "tensor"}[min(len(shape), 2)]
-	out := Object{"kind": kind, "dtype": channel.DType(), "shape": shape, "block": block,
-		"count": json.Number(fmt.Sprint(channel.Length()))}
-	if clock := "time/" + block + "/timestamps_ns"; channel.Clock != nil && shard.Has(clock) {
-		out["times"] = clock
-	}
-	return out
 }
 
 // IsRows says whether the signal is rows of numbers, not a table or a camera.
@@ -196,11 +169,22 @@ func (s *Signal) Bytes(start, end int64) ([]byte, error) {
 		counts[i] = block.RawSize / row
 		total += counts[i]
 	}
-	if total != s.Length {
-		return nil, corrupt("", "%d rows of %d of signal %q are there", total, s.Length, s.Name)
+	offsets, err := s.Offsets()
+	if err != nil {
+		return nil, err
 	}
-	if start < 0 || start > end || end > total {
-		return nil, fail(OutOfRange, "", "records [%d, %d) of %d in signal %q", start, end, total, s.Name)
+	expected := s.Length
+	if offsets != nil {
+		expected = offsets[s.Length]
+	}
+	if total != expected {
+		return nil, corrupt("", "%d rows of %d of signal %q are there", total, expected, s.Name)
+	}
+	if start < 0 || start > end || end > s.Length {
+		return nil, fail(OutOfRange, "", "records [%d, %d) of %d in signal %q", start, end, s.Length, s.Name)
+	}
+	if offsets != nil {
+		start, end = offsets[start], offsets[end]
 	}
 	out, first := []byte{}, int64(0)
 	for i, name := range s.blocks {
@@ -215,6 +199,26 @@ func (s *Signal) Bytes(start, end int64) ([]byte, error) {
 		first += counts[i]
 	}
 	return out, nil
+}
+
+// Offsets are the first row of every record of a ragged signal or of sound, and the number of rows; nil of all else.
+func (s *Signal) Offsets() ([]int64, error) {
+	if s.offsets == "" {
+		return nil, nil
+	}
+	data, err := s.shard.Read(s.offsets)
+	if err != nil {
+		return nil, err
+	}
+	offsets := Int64s(data)
+	isOrdered := len(data)%8 == 0 && int64(len(offsets)) == s.Length+1 && offsets[0] == 0
+	for i := 1; isOrdered && i < len(offsets); i++ {
+		isOrdered = offsets[i] >= offsets[i-1]
+	}
+	if !isOrdered {
+		return nil, corrupt(s.offsets, "the offsets of %q fall, or are not one more than its records", s.Name)
+	}
+	return offsets, nil
 }
 
 // TimesNs are the times of all records of a signal of rows; those of tables and cameras are in their own files.

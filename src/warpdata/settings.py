@@ -138,11 +138,12 @@ def aws_keys() -> dict[str, str]:
     return found
 
 
-def aws_role() -> dict[str, str]:
-    """The variables of the environment that describe the AWS role of this machine."""
-    prefixes = ("AWS_CONTAINER_", "AWS_WEB_IDENTITY_", "AWS_ROLE_", "AWS_EC2_")
-    names = ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL_STS")
-    return {name: value for name, value in os.environ.items() if name.startswith(prefixes) or name in names}
+def azure_sas() -> dict[str, str]:
+    """The SAS token of az in the environment and the name of its account, unless there is an account key."""
+    token = os.environ.get("AZURE_STORAGE_SAS_TOKEN") or os.environ.get("AZURE_STORAGE_SAS_KEY")
+    if not token or os.environ.get("AZURE_STORAGE_ACCOUNT_KEY"):
+        return {}
+    return {"sas_token": token, "account_name": os.environ.get("AZURE_STORAGE_ACCOUNT_NAME", "")}
 
 
 def _refuse(name: str, value: str, allowed: str, hint: str = "") -> SettingsError:

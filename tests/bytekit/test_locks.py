@@ -19,7 +19,7 @@ import warpdata as wd
 from tests.waiting import LIMIT_S
 from warpdata.bytekit.process import locks, system
 from warpdata.bytekit.process.locks import FileLock, ThreadLock, is_locked
-from warpdata.catalog.build.staging import Staging, sweep
+from warpdata.catalog.access import Staging, sweep
 from warpdata.errors import ConflictError, JournalInUseError, NoLocksError, UnavailableError
 from warpdata.formats.episodedir import documents
 from warpdata.stores import local

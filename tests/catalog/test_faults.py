@@ -97,7 +97,7 @@ def _publish(catalog: str, number: int, environment: dict[str, str], **options: 
 
 def check_readers(store, complete: set[str]) -> str | None:
     """Whatever is visible is whole: every version listed has every blob."""
-    from warpdata.catalog.publish.pointer import read_pointer
+    from warpdata.catalog.publish.pointers import read_pointer
 
     pointer = read_pointer(store, "datasets/ws/kill/latest.json").pointer
     if pointer is None:

@@ -18,12 +18,11 @@ from tests.catalog.test_trust import new_key
 from tests.memory_store import MemoryStore
 from tests.servers import run_http
 from warpdata.bytekit.io.commit import TEMP_MARK
-from warpdata.catalog.access import Access, Catalog, access_options
-from warpdata.catalog.manage import collect as remotegc
+from warpdata.catalog.access import Access, Catalog, access_options, parse_name
 from warpdata.catalog.manage import versions as history
+from warpdata.catalog.manage import versions as remotegc
 from warpdata.catalog.manage.copies import copy_dataset, mend_version
-from warpdata.catalog.names import parse_name
-from warpdata.catalog.publish.listing import read_list
+from warpdata.catalog.publish.pointers import read_list
 from warpdata.catalog.read.rowgroups import schema_fields, schema_to_base64
 from warpdata.errors import (
     BlobNotFoundError,

@@ -21,22 +21,21 @@ import pytest
 import warpdata as wd
 from tests.catalog.test_trust import new_key
 from tests.sweeps import SOAK
-from warpdata.catalog.access import Access, access_options
+from warpdata.catalog.access import Access, access_options, parse_name
 from warpdata.catalog.build import builder
-from warpdata.catalog.build import extend as growing
+from warpdata.catalog.build import parts as growing
 from warpdata.catalog.manage import versions as expiry
-from warpdata.catalog.manage.collect import collect
 from warpdata.catalog.manage.copies import copy_dataset, mend_version
 from warpdata.catalog.manage.versions import (
+    collect,
     delete_tag,
     expire_versions,
     list_datasets,
     list_versions,
     tag_version,
 )
-from warpdata.catalog.names import parse_name
 from warpdata.catalog.publish import publish
-from warpdata.catalog.publish.listing import read_list
+from warpdata.catalog.publish.pointers import read_list
 from warpdata.errors import (
     BlobNotFoundError,
     ConflictError,
@@ -45,8 +44,8 @@ from warpdata.errors import (
     PointerMovedError,
 )
 from warpdata.formats.manifest import layout
+from warpdata.formats.manifest.codec import PartedShards
 from warpdata.formats.manifest.model import LongList
-from warpdata.formats.manifest.parts import PartedShards
 from warpdata.settings import Settings
 
 NAME = "lab/arm"

@@ -16,17 +16,15 @@ from tests.catalog.simulated import Crashed, LossyStore, Process, ProcessStore, 
 from tests.memory_store import MemoryStore
 from tests.sweeps import SOAK
 from warpdata.bytekit.checksum import sha256_hex
-from warpdata.catalog.access import AccessOptions, Catalog
-from warpdata.catalog.manage import collect as remotegc
+from warpdata.catalog.access import AccessOptions, Catalog, parse_name
 from warpdata.catalog.manage import versions as expiry
+from warpdata.catalog.manage import versions as remotegc
 from warpdata.catalog.manage.copies import copy_dataset, mend_version
 from warpdata.catalog.manage.versions import tag_version
-from warpdata.catalog.names import parse_name
-from warpdata.catalog.publish import pointer as removals
+from warpdata.catalog.publish import pointers as removals
 from warpdata.catalog.publish import publish
-from warpdata.catalog.publish.pointer import read_pointer
-from warpdata.catalog.publish.publish import PublishOptions
-from warpdata.catalog.publish.transfer import Upload, stored_parts
+from warpdata.catalog.publish.pointers import read_pointer
+from warpdata.catalog.publish.publish import PublishOptions, Upload, stored_parts
 from warpdata.errors import (
     BlobNotFoundError,
     ConflictError,

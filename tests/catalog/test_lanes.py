@@ -11,7 +11,7 @@ import pytest
 
 import warpdata as wd
 from tests.catalog.test_trust import new_key
-from warpdata.catalog.build.extend import publish_files
+from warpdata.catalog.build.parts import publish_files
 from warpdata.catalog.publish.publish import PublishOptions
 from warpdata.catalog.read.episodes import LanePlace
 from warpdata.errors import ConflictError, CorruptLayoutError, DatasetError, WarpError

@@ -21,12 +21,10 @@ import warpdata as wd
 from tests.memory_store import MemoryStore
 from tests.published import publish_demo, rows
 from tests.servers import S3Server, s3_store
-from warpdata.catalog.access import Access, AccessOptions, access_options
-from warpdata.catalog.manage.collect import collect
+from warpdata.catalog.access import Access, AccessOptions, access_options, parse_name, parse_size
 from warpdata.catalog.manage.doctor import examine
-from warpdata.catalog.manage.versions import delete_tag, list_datasets, list_tags, set_tag
-from warpdata.catalog.names import parse_name, parse_size
-from warpdata.catalog.publish.pointer import (
+from warpdata.catalog.manage.versions import collect, delete_tag, list_datasets, list_tags, set_tag
+from warpdata.catalog.publish.pointers import (
     Pointer,
     PointerState,
     move_pointer,

@@ -14,10 +14,10 @@ import pytest
 import warpdata as wd
 from tests.memory_store import MemoryStore
 from warpdata.bytekit.jsontext import dump_json
-from warpdata.catalog.build import staging
-from warpdata.catalog.names import parse_name
-from warpdata.catalog.publish import pointer as removals
-from warpdata.catalog.publish.listing import read_list
+from warpdata.catalog import access as staging
+from warpdata.catalog.access import parse_name
+from warpdata.catalog.publish import pointers as removals
+from warpdata.catalog.publish.pointers import read_list
 from warpdata.catalog.publish.signing import (
     check_signature,
     private_key,

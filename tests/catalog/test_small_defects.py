@@ -13,8 +13,8 @@ import pytest
 
 import warpdata as wd
 from tests.servers import run_http
+from warpdata.catalog.access import parse_name
 from warpdata.catalog.manage.reports import loader_code
-from warpdata.catalog.names import parse_name
 from warpdata.cli.main import main
 from warpdata.errors import CorruptLayoutError, OutOfSpaceError, SettingsError
 from warpdata.settings import Settings

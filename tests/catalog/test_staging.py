@@ -16,8 +16,7 @@ from tests.published import rows
 from warpdata.bytekit.io import commit
 from warpdata.bytekit.io.commit import map_os_errors
 from warpdata.bytekit.process.locks import FileLock
-from warpdata.catalog.access import access_options
-from warpdata.catalog.build.staging import Staging
+from warpdata.catalog.access import Staging, access_options
 from warpdata.errors import NoLocksError, OutOfSpaceError, StoreError
 from warpdata.settings import Settings
 from warpdata.stores.address import open_store

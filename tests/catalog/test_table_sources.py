@@ -19,8 +19,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import warpdata as wd
-from warpdata.catalog.build import rows as rowsources
 from warpdata.catalog.build import tables
+from warpdata.catalog.build import tables as rowsources
 from warpdata.catalog.build.tables import ParquetOptions, write_shards
 from warpdata.cli.main import main
 from warpdata.errors import DatasetError

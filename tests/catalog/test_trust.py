@@ -16,7 +16,7 @@ from tests.published import rows
 from tests.servers import run_http
 from warpdata.catalog.access import Access, access_options
 from warpdata.catalog.manage.versions import list_datasets
-from warpdata.catalog.publish.pointer import pack_pointer, unpack_pointer
+from warpdata.catalog.publish.pointers import pack_pointer, unpack_pointer
 from warpdata.catalog.read import resolve
 from warpdata.errors import (
     ConflictError,

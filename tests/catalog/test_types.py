@@ -24,8 +24,8 @@ from warpdata.catalog.build.tables import ParquetOptions
 from warpdata.catalog.read import rowgroups
 from warpdata.catalog.read.rowgroups import READS_NULL_LISTS
 from warpdata.errors import CorruptLayoutError, DatasetError, UnsupportedDtypeError
+from warpdata.sql.columns import engine_columns
 from warpdata.sql.engine import RowMatcher, parse_condition
-from warpdata.sql.enginetypes import engine_columns
 
 ROWS = 240
 GROUP = 50

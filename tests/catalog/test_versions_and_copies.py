@@ -15,11 +15,9 @@ import warpdata as wd
 from tests.published import publish_demo, rows
 from tests.servers import S3Server, run_http, s3_store
 from warpdata.bytekit.io.commit import TEMP_MARK
-from warpdata.catalog.access import Access, AccessOptions, access_options
-from warpdata.catalog.manage.collect import collect
+from warpdata.catalog.access import Access, AccessOptions, access_options, parse_duration, parse_name
 from warpdata.catalog.manage.copies import copy_dataset, mend_version
-from warpdata.catalog.manage.versions import delete_versions, expire_versions, list_tags, set_tag
-from warpdata.catalog.names import parse_duration, parse_name
+from warpdata.catalog.manage.versions import collect, delete_versions, expire_versions, list_tags, set_tag
 from warpdata.catalog.read.resolve import Resolver
 from warpdata.errors import (
     DatasetError,
@@ -297,7 +295,7 @@ def test_a_pointer_that_moves_on_while_its_version_goes(
 
 
 def test_many_blobs_are_looked_up_by_listing(local_catalog: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from warpdata.catalog.publish import transfer
+    from warpdata.catalog.publish import publish as transfer
 
     publish(local_catalog, 5)
     monkeypatch.setattr(transfer, "_MAX_HEADS", 0)

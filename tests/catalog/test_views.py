@@ -13,8 +13,8 @@ import pytest
 
 import warpdata as wd
 from tests.published import publish_demo
+from warpdata.catalog.access import parse_size
 from warpdata.catalog.manage.reports import loader_code
-from warpdata.catalog.names import parse_size
 from warpdata.errors import DatasetError, TooLargeError
 
 

@@ -14,7 +14,7 @@ from tests.conftest import ROOT
 HOWTO_LINES = 80
 PARAGRAPH_CHARACTERS = 600
 SENTENCE_WORDS = 30
-LONG = {"pages": 4, "paragraphs": 5, "sentences": 10}
+LONG = {"pages": 4, "paragraphs": 3, "sentences": 7}
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 

@@ -20,12 +20,13 @@ from warpdata.bytekit.lazy import BLOCK_CACHE
 from warpdata.episodes.check.rules import check_episode
 from warpdata.episodes.forms.content import ContentSum, sum_of
 from warpdata.episodes.forms.directory import MetaOf, write_directory
-from warpdata.episodes.sources import cameras, file_video
+from warpdata.episodes.sources import cameras
 from warpdata.episodes.sources.cameras import StillsSignal, VideoSignal
 from warpdata.episodes.sources.disk_episode import DiskEpisode
 from warpdata.episodes.sources.encoded import encoded_camera, encoded_frames, encoded_run
 from warpdata.episodes.sources.file_video import FileVideo, SourceVideo
 from warpdata.errors import CorruptLayoutError, LimitExceededError, UnsupportedDtypeError, WarpError
+from warpdata.formats.episodedir import frame_index
 from warpdata.formats.episodedir.pictures import Still, decode_stills, still_of
 from warpdata.formats.episodedir.video import encode_png
 from warpdata.timeline.episode import Episode
@@ -190,7 +191,7 @@ def test_frames_that_cannot_lie_there_are_refused(
 ) -> None:
     """Where one is cut in the middle, checksums would be taken of the wrong bytes."""
     path = video_file(tmp_path / "v.mp4", *CODECS["plain"])
-    listed = file_video.list_packets
+    listed = frame_index.list_packets
 
     def overlapping(*asked: Any) -> Any:
         probe, places, keyframe, pts = listed(*asked)
@@ -198,7 +199,7 @@ def test_frames_that_cannot_lie_there_are_refused(
         return probe, places, keyframe, pts
 
     assert len(camera(path).source) == FRAMES
-    monkeypatch.setattr(file_video, "list_packets", overlapping)
+    monkeypatch.setattr(frame_index, "list_packets", overlapping)
     with pytest.raises(CorruptLayoutError, match=rf"{words}.*v\.mp4"):
         camera(path).values()
 

@@ -151,20 +151,6 @@ def test_text_may_be_derived(tmp_path: Path) -> None:
         assert derived.values().tolist() == list(words)
 
 
-@pytest.mark.parametrize(("shape", "dtype"), [((32, 32, 4), np.uint8), ((32, 32, 3), np.uint16)])
-def test_images_that_become_tensors_are_announced(
-    tmp_path: Path, shape: tuple[int, ...], dtype: type
-) -> None:
-    image = np.arange(np.prod(shape)).reshape(shape).astype(dtype)
-    with wd.record(tmp_path / "root", clock="simulated") as recorder:
-        with pytest.warns(RuntimeWarning, match="stored as a tensor"):
-            recorder.append("camera", image, 1)
-        recorder.append("camera", image, 2)
-        recorder.declare("plain", kind="tensor")
-        recorder.append("plain", image, 1)
-    assert np.array_equal(wd.open(tmp_path / "root")[0]["camera"].values()[1], image)
-
-
 def test_a_quality_no_encoder_has_is_refused() -> None:
     for options in ({"quality": 1000}, {"quality": -1}, {"quality": 52, "codec": "h264"}):
         with pytest.raises(ValueError, match="quality out of range"):

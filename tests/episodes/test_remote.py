@@ -13,12 +13,13 @@ import pytest
 
 import warpdata as wd
 from tests.contracts.signal import SignalContract
-from tests.episodes.test_stored_signals import pictures, recorded, shard_episode
+from tests.episodes.test_stored_signals import clouds, pictures, recorded, recorded_clouds, shard_episode
 from tests.episodes.test_video import foreign_episode
 from tests.servers import S3Server, run_http, s3_store, unique
 from tests.timeline.test_signals import STAMPS, vectors
 from warpdata.cli.main import main
 from warpdata.errors import BlobNotFoundError, ChecksumError, JournalInUseError, StoreError
+from warpdata.timeline.ragged import as_objects
 
 
 class OverHttp(SignalContract):
@@ -53,6 +54,14 @@ class TestRemoteVideo(OverHttp):
 class TestRemotePackedVideo(OverHttp):
     def publish(self, folder: Path) -> str:
         wd.pack_episode(recorded(folder, pictures((34, 46, 3))), folder / "e.wshard")
+        return "e.wshard"
+
+
+class TestRemotePackedRagged(OverHttp):
+    values = as_objects(clouds())
+
+    def publish(self, folder: Path) -> str:
+        wd.pack_episode(recorded_clouds(folder), folder / "e.wshard")
         return "e.wshard"
 
 

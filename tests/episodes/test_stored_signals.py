@@ -10,6 +10,9 @@ import numpy as np
 import warpdata as wd
 from tests.contracts.signal import SignalContract
 from tests.timeline.test_signals import STAMPS, Made, vectors
+from warpdata.episodes.forms.chunks import write_chunks
+from warpdata.timeline.memory import ArraySignal
+from warpdata.timeline.ragged import as_objects
 
 COUNT = len(STAMPS)
 
@@ -32,6 +35,41 @@ def recorded(folder: Path, values: Any) -> Path:
 class TestParquetVector(SignalContract):
     def make(self, folder: Path) -> Made:
         return wd.open_episode(recorded(folder, vectors()))["x"], STAMPS, vectors()
+
+
+def clouds() -> list[Any]:
+    """Arrays of none to six rows."""
+    return [np.arange(3 * (i % 7), dtype=np.float32).reshape(-1, 3) + i for i in range(COUNT)]
+
+
+def recorded_clouds(folder: Path) -> Path:
+    with wd.DiskEpisodeWriter(folder / "ep") as writer:
+        writer.declare("x", ragged=True)
+        for value, ts_ns in zip(clouds(), STAMPS, strict=True):
+            writer.append("x", value, ts_ns)
+    return folder / "ep"
+
+
+class TestRagged(SignalContract):
+    def make(self, folder: Path) -> Made:
+        return wd.open_episode(recorded_clouds(folder))["x"], STAMPS, as_objects(clouds())
+
+
+class TestRaggedInMemory(SignalContract):
+    def make(self, folder: Path) -> Made:
+        return ArraySignal.ragged(STAMPS, clouds()), STAMPS, as_objects(clouds())
+
+
+class TestPackedRagged(SignalContract):
+    def make(self, folder: Path) -> Made:
+        shard = wd.pack_episode(recorded_clouds(folder), folder / "one.wshard")
+        return wd.open_episode(shard)["x"], STAMPS, as_objects(clouds())
+
+
+class TestRaggedChunks(SignalContract):
+    def make(self, folder: Path) -> Made:
+        write_chunks(wd.open_episode(recorded_clouds(folder)), folder / "chunks", count=3)
+        return wd.open(folder / "chunks")[0]["x"], STAMPS, as_objects(clouds())
 
 
 class TestParquetBool(SignalContract):

@@ -54,6 +54,7 @@ def numbers(*values: int) -> Any:
 
 FLOATS = {"kind": "scalar", "dtype": "f64", "shape": []}
 PAIRS = {"kind": "vector", "dtype": "f64", "shape": [2]}
+RAGGED = {"kind": "ragged", "dtype": "f64", "shape": []}
 TEXT = {"kind": "text", "dtype": "text", "shape": []}
 BYTES = {"kind": "bytes", "dtype": "bytes", "shape": []}
 SIGNALS: dict[str, tuple[Any, Any, str]] = {
@@ -73,7 +74,10 @@ SIGNALS: dict[str, tuple[Any, Any, str]] = {
         {**PAIRS, "shape": [float("inf")]},
         "the description of the signal is damaged",
     ),
-    "undescribed lists of other lengths": ([[1.0], [1.0, 2.0]], None, "vectors of different lengths"),
+    "a missing element of a ragged value": ([[1.0], [None, 2.0]], RAGGED, "values are not rows of f64[]"),
+    "a missing ragged value": ([[1.0], None], RAGGED, "values are not rows of f64[]"),
+    "half a row": ([[1.0, 2.0], [1.0]], {**RAGGED, "shape": [2]}, "values are not rows of f64[2]"),
+    "numbers for ragged values": ([1.0, 2.0], RAGGED, "values are not rows of f64[]"),
     "undescribed lists of text": ([["a"], ["b"]], None, "values of type list<element: string> are no text"),
     "undescribed days": (pa.array([1, 2], pa.date32()), None, "values of type date32[day] are not known"),
     "undescribed structs": ([{"a": 1}, {"a": 2}], None, "values of type struct<a: int64> are not known"),

@@ -18,7 +18,7 @@ from tests.formats.spec_tables import assert_spec_matches
 from tests.sweeps import thinned
 from warpdata.bytekit.checksum import crc32c, sha256_hex
 from warpdata.bytekit.io.ranges import BytesRangeReader
-from warpdata.catalog.names import parse_name
+from warpdata.catalog.access import parse_name
 from warpdata.catalog.publish.signing import check_signature
 from warpdata.errors import FormatError, ManifestCorruptedError, UntrustedError
 from warpdata.formats.manifest import layout

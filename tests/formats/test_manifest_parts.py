@@ -15,7 +15,17 @@ from tests.sweeps import enough_examples
 from warpdata.bytekit.checksum import sha256_hex
 from warpdata.errors import ConflictError, ManifestCorruptedError
 from warpdata.formats.manifest import layout
-from warpdata.formats.manifest.codec import pack_manifest, parse_manifest
+from warpdata.formats.manifest.codec import (
+    PartedShards,
+    PartRef,
+    pack_manifest,
+    packed_shards,
+    parse_manifest,
+    part_json,
+    root_of,
+    with_added,
+    with_tail,
+)
 from warpdata.formats.manifest.model import (
     ArtifactPart,
     BlobRef,
@@ -24,15 +34,6 @@ from warpdata.formats.manifest.model import (
     blob_of,
     canonical_json,
     table_shard_of,
-)
-from warpdata.formats.manifest.parts import (
-    PartedShards,
-    PartRef,
-    packed_shards,
-    part_json,
-    root_of,
-    with_added,
-    with_tail,
 )
 
 

@@ -15,8 +15,7 @@ from warpdata.bytekit.io.files import FileRangeReader
 from warpdata.catalog.read.media import decode_video_frame
 from warpdata.errors import CorruptLayoutError, FormatError
 from warpdata.formats.episodedir import video
-from warpdata.formats.episodedir.frame_index import FrameIndex
-from warpdata.formats.episodedir.frame_reader import completed
+from warpdata.formats.episodedir.frame_index import FrameIndex, locate_frames
 from warpdata.formats.episodedir.images import FrameShape, Stream
 from warpdata.formats.episodedir.signal_file import Description
 
@@ -107,6 +106,6 @@ def test_pictures_that_are_smaller_than_the_camera_are_refused() -> None:
 def test_an_index_of_another_length_than_its_video_is_refused(titled: Path) -> None:
     stamps = np.arange(4, dtype=np.int64)
     with pytest.raises(CorruptLayoutError, match="the video has 3 frames, its index 4"):
-        completed(FrameIndex(Description("image", "u8", ()), stamps), FileRangeReader(titled))
-    found = completed(FrameIndex(Description("image", "u8", ()), stamps[:3]), FileRangeReader(titled))
+        locate_frames(FrameIndex(Description("image", "u8", ()), stamps), FileRangeReader(titled))
+    found = locate_frames(FrameIndex(Description("image", "u8", ()), stamps[:3]), FileRangeReader(titled))
     assert found.shape == FrameShape(32, 32, 3, "uint8")

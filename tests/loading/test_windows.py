@@ -447,7 +447,7 @@ def test_facts_read_no_values_for_the_identity(tmp_path) -> None:
 
 
 def test_each_frame_is_decoded_once_while_windows_overlap(tmp_path, monkeypatch) -> None:
-    from warpdata.formats.episodedir.frame_reader import FrameReader
+    from warpdata.formats.episodedir.frame_index import FrameReader
 
     with wd.LocalDatasetWriter(tmp_path / "root").new_episode() as writer:
         for i in range(40):

@@ -22,7 +22,8 @@ from tests.ray.sets import blobs, latest, made, publish_arm, speed
 from tests.sweeps import SOAK
 from warpdata.catalog.build.episodes import StoredEpisode
 from warpdata.errors import ConflictError, CorruptLayoutError, DatasetError, UnavailableError
-from warpdata.ray import rows, verbs
+from warpdata.ray import planning as rows
+from warpdata.ray import verbs
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")

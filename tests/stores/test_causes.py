@@ -24,7 +24,6 @@ from warpdata.errors import (
     StoreError,
     UnavailableError,
 )
-from warpdata.stores import awskeys
 from warpdata.stores.address import StoreOptions, open_store
 from warpdata.stores.blobstore import BlobStore
 
@@ -202,7 +201,8 @@ class _Roles(http.server.BaseHTTPRequestHandler):
     """Services that give keys to machines: of EC2 instances, of containers, and of web identities."""
 
     def do_GET(self) -> None:
-        self.server.requests.append((self.command, self.path, dict(self.headers)))
+        sent = self.rfile.read(int(self.headers.get("Content-Length", 0))).decode()
+        self.server.requests.append((self.command, self.path, dict(self.headers), sent))
         until = "2999-01-01T00:00:00Z"
         keys = {"AccessKeyId": KEY, "SecretAccessKey": SECRET, "Token": "", "Expiration": until}
         fields = "".join(f"<{name}>{value}</{name}>" for name, value in {**keys, "SessionToken": ""}.items())
@@ -211,7 +211,8 @@ class _Roles(http.server.BaseHTTPRequestHandler):
             "/latest/meta-data/iam/security-credentials/": "the-role\n",
             "/latest/meta-data/iam/security-credentials/the-role": json.dumps(keys),
             "/container": json.dumps(keys),
-            "/": f"<R xmlns='x'><Credentials>{fields}</Credentials></R>",
+            "/": f"<R><AssumeRoleWithWebIdentityResult><Credentials>{fields}</Credentials>"
+            "</AssumeRoleWithWebIdentityResult></R>",
         }
         body = bodies[self.path.partition("?")[0]].encode() if self.server.status == 200 else b""
         self.send_response(self.server.status)
@@ -219,7 +220,7 @@ class _Roles(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    do_PUT = do_GET  # noqa: N815 - the name of the library
+    do_PUT = do_POST = do_GET  # noqa: N815 - the names of the library
 
     def log_message(self, *_: object) -> None:
         pass
@@ -229,21 +230,22 @@ class _Roles(http.server.BaseHTTPRequestHandler):
 def roles(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     with serving(_Roles) as server:
         server.status, server.requests = 200, []
-        monkeypatch.setattr(awskeys, "_EC2", f"{server.url}/latest")
-        monkeypatch.setattr(awskeys, "_ECS", server.url)
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", f"{server.url}/")
         yield server
 
 
 ROLES = {
     "instance": {},
-    "container": {"AWS_CONTAINER_CREDENTIALS_RELATIVE_URI": "/container"},
     "pod": {
         "AWS_CONTAINER_CREDENTIALS_FULL_URI": "{url}/container",
         "AWS_CONTAINER_AUTHORIZATION_TOKEN": "T",
     },
     "web identity": {
         "AWS_WEB_IDENTITY_TOKEN_FILE": "{file}",
-        "AWS_ROLE_ARN": "arn",
+        "AWS_ROLE_ARN": "arn:aws:iam::1:role/the-role",
+        "AWS_REGION": "us-east-1",
         "AWS_ENDPOINT_URL_STS": "{url}",
     },
 }
@@ -254,21 +256,22 @@ def test_the_keys_of_the_role_of_a_machine(
     kind: str, roles: Any, s3_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "token").write_text("a-token\n")
-    env = {k: v.format(url=roles.url, file=tmp_path / "token") for k, v in ROLES[kind].items()}
+    for name, value in ROLES[kind].items():
+        monkeypatch.setenv(name, value.format(url=roles.url, file=tmp_path / "token"))
     monkeypatch.setenv("HOME", str(tmp_path))
     address = f"s3://{BUCKET}/{unique('role')}?endpoint={s3_server.endpoint}"
-    store = open_store(address, StoreOptions(find_role=lambda: env))
+    store = open_store(address, StoreOptions())
     store.put_if_absent("a", b"x")
     assert store.head("a").size == 1
     requests = {"instance": 3}.get(kind, 1)
     assert len(roles.requests) == requests, "the keys are used again"
     if kind == "instance":
-        assert [method for method, _, _ in roles.requests] == ["PUT", "GET", "GET"]
+        assert [method for method, *_ in roles.requests] == ["PUT", "GET", "GET"]
         assert {k.lower() for k in roles.requests[2][2]} >= {"x-aws-ec2-metadata-token"}
     if kind == "pod":
         assert roles.requests[0][2]["Authorization"] == "T"
     if kind == "web identity":
-        assert "WebIdentityToken=a-token&" in f"{roles.requests[0][1]}&"
+        assert "WebIdentityToken=a-token" in roles.requests[0][3]
 
 
 @pytest.mark.parametrize("status", [403, 404, 500])
@@ -280,7 +283,8 @@ def test_a_machine_without_a_role(
     store = open_store("s3://tst/x?endpoint=http://127.0.0.1:1", StoreOptions())
     with pytest.raises(AuthenticationError, match="AWS credentials not found"):
         store.get("a", max_bytes=10)
-    store = open_store("s3://tst/x", StoreOptions(find_role=lambda: {"AWS_EC2_METADATA_DISABLED": "true"}))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    store = open_store("s3://tst/x", StoreOptions())
     requests = len(roles.requests)
     with pytest.raises(AuthenticationError, match="AWS credentials not found"):
         store.get("a", max_bytes=10)

@@ -4,12 +4,12 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 import warpdata as wd
-from tests.clouds import ACCOUNT, ACCOUNT_KEY, AZURITE, run_azurite, run_google
+from tests.clouds import ACCOUNT, ACCOUNT_KEY, AZURITE, azure_sas, run_azurite, run_google
 from tests.contracts.blob_store import DATA, BlobStoreContract, ReadableStoreContract
 from tests.contracts.range_reader import RangeReaderContract
 from tests.memory_store import MemoryStore, digest_bytes
@@ -19,6 +19,7 @@ from warpdata.bytekit.io.ranges import RangeReader
 from warpdata.catalog.access import AccessOptions
 from warpdata.errors import (
     AuthenticationError,
+    BucketNotFoundError,
     BudgetExceededError,
     PermissionError_,
     StoreError,
@@ -26,6 +27,7 @@ from warpdata.errors import (
     UnavailableError,
 )
 from warpdata.settings import Settings
+from warpdata.stores import azure
 from warpdata.stores.address import StoreOptions, address_in_catalog, open_store
 from warpdata.stores.blobs import BlobAddress, BlobReader, LocalBlobReader
 from warpdata.stores.blobstore import BlobStore
@@ -84,14 +86,30 @@ def azurite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.mark.skipif(AZURITE is None, reason="azurite is not installed: npm install -g azurite")
 class TestAzure(BlobStoreContract):
+    secrets: ClassVar = {"account_name": ACCOUNT, "account_key": ACCOUNT_KEY}
+
     @pytest.fixture(autouse=True)
     def _server(self, azurite: str) -> None:
         self.endpoint = azurite
 
     def make(self, folder: Path) -> BlobStore:
-        secrets = {"account_name": ACCOUNT, "account_key": ACCOUNT_KEY}
         address = f"az://tst/{unique('contract')}?endpoint={self.endpoint}"
-        return open_store(address, StoreOptions(secrets=secrets))
+        return open_store(address, StoreOptions(secrets=self.secrets))
+
+
+class TestAzureWithSas(TestAzure):
+    secrets: ClassVar = {"account_name": ACCOUNT, "sas_token": f"?{azure_sas()}"}
+
+    def test_large_blobs_go_in_blocks(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(azure, "PART_BYTES", 1 << 20)
+        store, data = self.make(tmp_path), bytes(range(256)) * 20_000
+        store.put_stream("large", lambda: iter([data[:777_777], data[777_777:]]), len(data))
+        assert bytes(store.get_ranges("large", [(0, len(data))])[0]) == data
+
+    def test_a_container_that_is_not_there(self) -> None:
+        store = open_store(f"az://nope/x?endpoint={self.endpoint}", StoreOptions(secrets=self.secrets))
+        with pytest.raises(BucketNotFoundError):
+            store.get("a", max_bytes=10)
 
 
 def publish_two_versions(address: str, secrets: dict[str, str], folder: Path) -> None:

@@ -12,7 +12,7 @@ from warpdata.errors import NoStepsError
 from warpdata.timeline import ArraySignal, Episode
 from warpdata.timeline.memory import JoinedSignal
 from warpdata.timeline.meta import SignalMeta
-from warpdata.timeline.source import MemorySource, StepClock
+from warpdata.timeline.source import StepClock
 from warpdata.timeline.times import INT64_MAX, as_int_array, grid, parse_time_ns
 
 
@@ -56,7 +56,7 @@ MISUSES: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     ),
     "one reward of two": (lambda: episode().steps_at(clock="joints").rewards, KeyError, "2 signals are a reward"),
     "steps on a clock that is gone": (
-        lambda: Episode(MemorySource({"x": signal([1.0])}, step_clock=StepClock("ticks", "same"))).steps.length,
+        lambda: Episode.of({"x": signal([1.0])}, steps=StepClock("ticks", "same")).steps.length,
         NoStepsError, "not a signal or clock",
     ),
 }  # fmt: skip

@@ -8,7 +8,7 @@ import { RecordingCounts } from "./list";
 import { groupsOf, type Held, keyOf, numbersOf, Plot } from "./plots";
 import { Ruler } from "./ruler";
 import { siteName } from "./site";
-import { getJson, videoAddress } from "./wire";
+import { getJson, soundAddress, videoAddress } from "./wire";
 
 const NO_MARKS: Marks = { events: [], gaps: [] };
 
@@ -211,6 +211,7 @@ function Controls({ info }: { info: EpisodeInfo }) {
         </select>
       </label>
       <WallClock />
+      {info.signals.filter((each) => each.kind === "sound" && each.count > 0).map((each) => <Sound key={`${info.id}/${each.name}`} info={info} signal={each} />)}
       <button class="quiet" title="e" onClick={() => actions.nextEvent(true)}>next event</button>
       <button class="quiet" title="g" onClick={() => actions.nextGap(true)}>next gap</button>
       {info.signals.some((each) => each.role === "prediction") && (
@@ -221,6 +222,39 @@ function Controls({ info }: { info: EpisodeInfo }) {
       <button class="quiet" title="0" onClick={() => clock.show(0, clock.length)}>all</button>
       <button class="quiet" aria-label="Zoom in" title="+" onClick={() => clock.zoom(0.5)}>+</button>
     </div>
+  );
+}
+
+/** How far a sound may be from the cursor before it is moved there: less than a person hears, more than clocks differ. */
+const APART_S = 0.12;
+
+/** A sound that follows the clock of the page, and a switch for it. */
+function Sound({ info, signal }: { info: EpisodeInfo; signal: SignalInfo }) {
+  const { playing, speed } = useModel();
+  const player = useRef<HTMLAudioElement>(null);
+  const [address, setAddress] = useState("");
+  const [isOn, setOn] = useState(true);
+  const start = Number(BigInt(signal.first_ns!) - BigInt(info.start_ns));
+  useEffect(() => void soundAddress(info.id, signal.number).then(setAddress).catch(actions.complain), [info.id, signal.count]);
+  useEffect(() => {
+    const follow = (): void => {
+      const sound = player.current!;
+      const at = (clock.at - start) / 1e9;
+      const isInside = at >= 0 && at < (sound.duration || Infinity);
+      sound.playbackRate = speed;
+      if (isInside && Math.abs(sound.currentTime - at) > APART_S * Math.max(1, speed)) sound.currentTime = at;
+      if (!isInside || !playing || !isOn) sound.pause();
+      else if (sound.paused) sound.play().catch(() => undefined); // until a person has used the page
+    };
+    follow();
+    return clock.onMove(follow);
+  }, [playing, speed, isOn, start]);
+  return (
+    <label class="sound" title={`Play ${signal.name}`}>
+      <input type="checkbox" checked={isOn} onChange={(event) => setOn(event.currentTarget.checked)} />
+      <span>{signal.name}</span>
+      <audio ref={player} src={address || undefined} preload="auto" data-testid="sound" data-signal={signal.name} />
+    </label>
   );
 }
 

@@ -48,6 +48,8 @@ async function position(id: string): Promise<number> {
   return at;
 }
 
+export const siteSound = async (id: string, signal: number): Promise<string> => `e/${await position(id)}-${signal}.wav`;
+
 async function fileOf(id: string): Promise<EpisodeFile> {
   const at = await position(id);
   if (!files.has(id)) files.set(id, load(`e/${at}.json`).then((answer) => answer.json()));

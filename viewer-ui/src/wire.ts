@@ -1,5 +1,5 @@
 // How the page talks to its server: JSON, typed arrays, changes, and a stream of events. An exported site has files instead.
-import { siteArrays, siteJson, siteName } from "./site";
+import { siteArrays, siteJson, siteName, siteSound } from "./site";
 
 export type Typed = Uint8Array | Uint16Array | Uint32Array | Int8Array | Int16Array | Int32Array | Float32Array | Float64Array;
 export interface Framed {
@@ -79,6 +79,11 @@ export async function post<T = unknown>(name: string, body: object): Promise<T> 
 
 export function videoAddress(query: Query): string {
   return address("video", query);
+}
+
+/** A sound as a WAV file, which an exported site has beside its episodes. */
+export async function soundAddress(episode: string, signal: number): Promise<string> {
+  return siteName() ? siteSound(episode, signal) : videoAddress({ episode, signal });
 }
 
 export function typed(dtype: string, buffer: ArrayBuffer, at: number, count: number): Typed {

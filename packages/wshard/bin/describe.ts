@@ -76,9 +76,11 @@ async function describeSignal(signal: Signal): Promise<Value> {
     return { ...common, video: sha256(video), frames: sha256(frames) };
   }
   if (signal.table !== undefined) return { ...common, table: sha256(await signal.tableBytes()) };
+  const offsets = await signal.offsets();
   return {
     ...common,
     shape: [signal.length ?? 0, ...shape],
+    ...(offsets && { offsets: sha256(bytesOf(BigInt64Array.from(offsets, BigInt))) }),
     sha256: sha256(await signal.bytes()),
     times: sha256(bytesOf(await signal.timesNs())),
   };

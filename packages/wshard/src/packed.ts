@@ -10,17 +10,20 @@ import { blockRows, joinedRows } from "./rows.js";
 import { guessPart, type Part, ROLE_OF_NAME, type Role, tensorSpec } from "./schema.js";
 import type { Shard } from "./shard.js";
 
-const KINDS: readonly string[] = ["scalar", "vector", "tensor", "image", "text", "bytes"];
+const KINDS: readonly string[] = ["scalar", "vector", "tensor", "image", "text", "bytes", "ragged", "sound"];
 const ROLES: readonly string[] = [...Object.values(ROLE_OF_NAME), "observation", "event", "other"];
 const DAMAGED = "invalid metadata of the recording";
 const BYTES_TAG = "__bytes_base64__";
 
-/** One signal of a recording: rows of numbers, or the file of a table or a camera. */
+/** One signal of a recording: rows of numbers (of varying number in each record, if it has offsets), or a file. */
 export class Signal {
   declare readonly kind: string;
   /** One of the thirteen, or `text` or `bytes`. */
   declare readonly dtype: string;
+  /** Of one record; of ragged signals and sound, of one row. */
   declare readonly shape: readonly number[];
+  /** Of sound: samples in a second. */
+  declare readonly sampleRateHz: number | undefined;
   declare readonly units: string | undefined;
   declare readonly names: readonly string[] | undefined;
   declare readonly part: Part;
@@ -36,6 +39,7 @@ export class Signal {
   readonly #shard: Shard;
   readonly #blocks: string[];
   readonly #times: string;
+  readonly #offsets: string | undefined;
 
   constructor(
     shard: Shard,
@@ -77,10 +81,22 @@ export class Signal {
     this.length = isRows ? Number(stated["count"] ?? 0) : undefined;
     this.#blocks = isRows ? [text("block"), text("more")].filter((each) => each !== undefined) : [];
     this.#times = text("times") ?? layout.TIMESTAMPS_NS;
+    const isRagged = this.kind === "ragged" || this.kind === "sound";
+    this.#offsets = isRagged ? (text("offsets") ?? bad("has no offsets")) : undefined;
+    this.sampleRateHz = this.kind === "sound" ? Number(stated["sample_rate_hz"]) : undefined;
   }
 
   get role(): Role {
     return this.part.role;
+  }
+
+  /** Of a ragged signal or sound: the first row of every record, and the number of rows; undefined of all else. */
+  async offsets(): Promise<number[] | undefined> {
+    if (this.#offsets === undefined) return undefined;
+    const found = [...(typedArray("i64", await this.#shard.read(this.#offsets)) as BigInt64Array)].map(Number);
+    const isOrdered = found[0] === 0 && found.every((each, index) => index === 0 || each >= found[index - 1]!);
+    if (found.length !== (this.length ?? 0) + 1 || !isOrdered) corrupt("invalid offsets", this.#offsets);
+    return found;
   }
 
   /** The bytes of records [start, end), where the signal is rows of numbers. */
@@ -92,9 +108,12 @@ export class Signal {
     });
     const counts = parts.map((each) => each.length);
     const total = sum(counts);
-    if (total !== this.length) corrupt(`${total} rows of ${this.length} are there`, this.#blocks[0]);
-    checkRange(start, end, total, `records of signal '${this.name}'`);
-    return joinedRows(spec, counts, async (index) => parts[index]!).bytes(start, end);
+    const offsets = await this.offsets();
+    const expected = offsets ? offsets.at(-1)! : this.length;
+    if (total !== expected) corrupt(`${total} rows of ${expected} are there`, this.#blocks[0]);
+    checkRange(start, end, this.length!, `records of signal '${this.name}'`);
+    const rows = joinedRows(spec, counts, async (index) => parts[index]!);
+    return offsets ? rows.bytes(offsets[start]!, offsets[end]!) : rows.bytes(start, end);
   }
 
   /** Records [start, end) as numbers, one after the other; f16 and bf16 as their bits. */
@@ -168,10 +187,8 @@ export class Recording {
 
   static async open(shard: Shard, episode: Episode): Promise<Recording> {
     const about = await shard.readJson(layout.META_DIRECTORY);
-    const version = about["version"] ?? 1;
-    if (version !== 1 && version !== 2) {
-      corrupt(`a recording packed in version ${String(version)}`, layout.META_DIRECTORY);
-    }
+    const { version } = about;
+    if (version !== 2) corrupt(`a recording packed in version ${String(version)}`, layout.META_DIRECTORY);
     const { static: items, meta, signals } = about;
     if (!isObject(items) || !isObject(meta) || !isObject(signals)) {
       corrupt(DAMAGED, layout.META_DIRECTORY);
@@ -179,10 +196,7 @@ export class Recording {
     const id = String(about["id"] || episode.id);
     const recording = new Recording(id, items, meta, stepsOf(about["steps"]));
     for (const [name, stated] of Object.entries(signals)) {
-      recording.signals.set(
-        name,
-        new Signal(shard, name, version === 1 ? firstVersion(shard, episode, name, stated) : stated),
-      );
+      recording.signals.set(name, new Signal(shard, name, stated));
     }
     return recording;
   }
@@ -199,27 +213,4 @@ function stepsOf(stated: Json | undefined): Recording["steps"] {
   if (!isObject(stated) || typeof stated["clock"] !== "string") return undefined;
   const outcome = stated["outcome"] ?? "same";
   return outcome === "same" || outcome === "next" ? { clock: stated["clock"], outcome } : undefined;
-}
-
-/** Version 1 named only how each signal was stored: as a channel with its own clock, a table or a camera. */
-function firstVersion(shard: Shard, episode: Episode, name: string, stated: Json): JsonObject {
-  const how = String(stated);
-  if (how.startsWith("video")) {
-    const video = `video/${name}${how.slice("video".length)}`;
-    return { kind: "image", dtype: "u8", shape: [], video, frames: `aux/frames/${name}` };
-  }
-  if (how === "table") return { kind: "text", dtype: "text", shape: [], table: `aux/table/${name}` };
-  const block = name.startsWith("action/") ? name : `signal/${name}`;
-  const channel = episode.channels.get(block);
-  if (!channel || !shard.has(block)) corrupt("is missing, though it is listed", block);
-  const kinds = ["scalar", "vector", "tensor"];
-  const clock = `time/${block}/timestamps_ns`;
-  return {
-    kind: kinds[Math.min(channel.shape.length, 2)]!,
-    dtype: channel.dtype,
-    shape: [...channel.shape],
-    block,
-    count: channel.length,
-    ...(channel.clock && shard.has(clock) && { times: clock }),
-  };
 }

@@ -253,7 +253,7 @@ def is_published(address: str) -> bool:
     """Whether an address names a published dataset and nothing on this disk."""
     if "://" in address or os.path.lexists(address):
         return False
-    from warpdata.catalog.names import is_dataset_name
+    from warpdata.catalog.access import is_dataset_name
 
     return is_dataset_name(address)
 
@@ -522,7 +522,7 @@ def keep_decoded(max_bytes: str | int) -> None:
     of cameras, JPEG and PNG pictures too, that windows and samples ask for again.
     """
     from warpdata.bytekit.lazy import BLOCK_CACHE
-    from warpdata.catalog.names import parse_size
+    from warpdata.catalog.access import parse_size
 
     BLOCK_CACHE.max_bytes = parse_size(max_bytes)
 
@@ -567,9 +567,8 @@ def dataset(
 
     Further options are fields of AccessOptions: cache_dir, cache_bytes, prefetch, verify, trusted_keys, …
     """
-    from warpdata.catalog.access import access_options, catalog_tuple, check_keywords
+    from warpdata.catalog.access import access_options, catalog_tuple, check_keywords, parse_name
     from warpdata.catalog.dataset import budget_of, open_dataset
-    from warpdata.catalog.names import parse_name
     from warpdata.settings import Settings
 
     check_keywords(options, "mode", "catalog", "max_bytes", "max_requests", "listener")
@@ -623,7 +622,7 @@ def load(
     **options: Unpack[AccessKeywords],
 ) -> Any:
     """A table as a pandas frame in one line; large tables are refused, stream those."""
-    from warpdata.sql.frames import pandas_from
+    from warpdata.sql.columns import pandas_from
 
     view = dataset(name, mode=mode, catalog=catalog, **options).table(table)
     return view.pandas() if limit is None else pandas_from(view.head(limit))

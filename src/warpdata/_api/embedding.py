@@ -130,7 +130,7 @@ def _embed_published(
     from dataclasses import replace
     from pathlib import Path
 
-    from warpdata.catalog.build.extend import check_free, publish_files
+    from warpdata.catalog.build.parts import check_free, publish_files
     from warpdata.catalog.publish.publish import PublishOptions
     from warpdata.formats.manifest.model import VECTOR_KIND
     from warpdata.search.moments.embedding import SUFFIX, embed_into_file, part_name

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from warpdata.catalog.names import parse_size
+from warpdata.catalog.access import parse_size
 from warpdata.episodes.record.recorder import Recorder
 from warpdata.episodes.record.values import Clock
 from warpdata.errors import suggests

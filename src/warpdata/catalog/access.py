@@ -1,18 +1,24 @@
-"""Access to the blobs of catalogs: stores, cache, mode and budget of one open dataset."""
+"""Names of datasets, and access to the blobs of catalogs: stores, cache, mode, budget and staging folders."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
+import shutil
+import tempfile
+import time
 import urllib.parse
+import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypedDict
 
 from warpdata.bytekit.checksum import sha256_hex
+from warpdata.bytekit.io.commit import make_folders, map_os_errors
+from warpdata.bytekit.process.locks import FileLock
 from warpdata.bytekit.process.threads import map_in_threads
-from warpdata.catalog.names import parse_size
 from warpdata.errors import (
     BlobNotFoundError,
     ChecksumError,
@@ -25,9 +31,9 @@ from warpdata.errors import (
     require_word,
     suggests,
 )
-from warpdata.formats.manifest.model import BlobRef
-from warpdata.formats.manifest.parts import PartSource
-from warpdata.settings import Settings, aws_keys, aws_role
+from warpdata.formats.manifest.codec import PartSource
+from warpdata.formats.manifest.model import DATASET_ID, BlobRef
+from warpdata.settings import Settings, aws_keys, azure_sas
 from warpdata.stores.address import (
     StoreOptions,
     address_in_catalog,
@@ -36,14 +42,122 @@ from warpdata.stores.address import (
     place_of,
     plain_address,
 )
-from warpdata.stores.awskeys import AwsFiles
+from warpdata.stores.awskeys import AwsProfile
 from warpdata.stores.blobs import AnyBlobReader, BlobAddress, BlobReader, LocalBlobReader
 from warpdata.stores.blobstore import BlobStore, PageSums
-from warpdata.stores.local import LocalStore
+from warpdata.stores.local import STAGING, LocalStore
 from warpdata.stores.pagecache import PageCache
 from warpdata.stores.prefetch import WholeBlobFetcher
 from warpdata.stores.reliable import Budget, Listener, Meter, ReliableStore, RetryPolicy
 from warpdata.stores.webclient import Proxies
+from warpdata.timeline.times import parse_time_ns
+
+LATEST = "latest.json"
+VERSION_SUFFIXES = (".json", ".sig.json", ".card.md", ".croissant.json")
+"""The files of a version in a catalog: the manifest and the files beside it."""
+
+_HASH_PREFIX = re.compile(r"[a-f0-9]{8,64}")
+_LATEST_TAG = "latest"
+_TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetName:
+    """`ws/name`, with the beginning of a version hash or a tag after an `@`."""
+
+    dataset_id: str
+    hash_prefix: str | None = None
+    tag: str | None = None
+
+    @property
+    def folder(self) -> str:
+        """The folder of the dataset in a catalog; its blobs are elsewhere."""
+        return f"datasets/{self.dataset_id}/"
+
+    @property
+    def latest_key(self) -> str:
+        """The pointer to the newest version."""
+        return f"{self.folder}{LATEST}"
+
+    def version_key(self, version: str, suffix: str = ".json") -> str:
+        """The manifest of a version, or a file beside it."""
+        return f"{self.folder}versions/{version}{suffix}"
+
+    @property
+    def list_key(self) -> str:
+        """The list of versions and tags."""
+        return f"{self.folder}versions.json"
+
+    def version_keys(self, version: str) -> list[str]:
+        """The manifest of a version, then the files that may be beside it."""
+        return [self.version_key(version, suffix) for suffix in VERSION_SUFFIXES]
+
+    def tag_key(self, tag: str) -> str:
+        """The pointer of a tag."""
+        return f"{self.folder}tags/{tag}.json"
+
+    def __str__(self) -> str:
+        suffix = self.hash_prefix or self.tag
+        return f"{self.dataset_id}@{suffix}" if suffix else self.dataset_id
+
+
+def parse_name(text: str) -> DatasetName:
+    """The name in `text`, or ValueError with the form of a name."""
+    if not isinstance(text, str):
+        raise TypeError(f"a dataset has a name like workspace/name, not {text!r}")
+    dataset_id, at, suffix = text.partition("@")
+    if not DATASET_ID.fullmatch(dataset_id) or (at and not suffix):
+        raise ValueError(f"not a dataset name: {text!r}; use workspace/name, with @hash or @tag if you like")
+    if not at or suffix == _LATEST_TAG:
+        return DatasetName(dataset_id)
+    if _HASH_PREFIX.fullmatch(suffix):
+        return DatasetName(dataset_id, hash_prefix=suffix)
+    return DatasetName(dataset_id, tag=check_tag(suffix))
+
+
+def is_dataset_name(text: str) -> bool:
+    """Whether `text` has the form of a dataset name."""
+    return bool(DATASET_ID.fullmatch(text.partition("@")[0]))
+
+
+def is_hash_prefix(text: object) -> bool:
+    """Whether it is the hash of a version, or enough of its beginning."""
+    return isinstance(text, str) and bool(_HASH_PREFIX.fullmatch(text))
+
+
+def check_tag(tag: str) -> str:
+    """The tag, or ValueError; a tag cannot look like a hash."""
+    require_kind("a tag", tag, str, "a text")
+    if tag.lower() == _LATEST_TAG:
+        raise ValueError(f"the tag {tag!r} is reserved: @latest is the newest version; publish moves it")
+    if not _TAG.fullmatch(tag) or _HASH_PREFIX.fullmatch(tag):
+        raise ValueError(f"not a tag: {tag!r}; use letters, digits, . _ -, and not what looks like a hash")
+    return tag
+
+
+def parse_size(text: str | float) -> int:
+    """Bytes from a number or a text like "200GB", "10 GiB" or "512k"."""
+    size = _written_size(text) if isinstance(text, str) else text
+    if not 0 <= size < 1 << 63:
+        raise ValueError(f"not a size: {text!r}; write it like 500MB or 10GiB")
+    return int(size)
+
+
+def _written_size(text: str) -> float:
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kKmMgGtT]?)(i?)[bB]?\s*", text)
+    if match is None:
+        return -1
+    unit: int = (1024 if match[3] else 1000) ** " kmgt".index(match[2].lower() or " ")
+    return float(match[1]) * unit
+
+
+def parse_duration(text: str) -> float:
+    """Seconds from a text like "30d", "12h", "90m" or "45s"; a bare number is days."""
+    with contextlib.suppress(ValueError):
+        if (seconds := parse_time_ns(text, "d") / 1e9) >= 0:
+            return seconds
+    raise ValueError(f"not a duration: {text!r}; write it like 30d or 12h")
+
 
 MODES = ("auto", "remote", "hybrid", "local")
 
@@ -114,10 +228,9 @@ def access_options(settings: Settings, **changes: object) -> AccessOptions:
     store = StoreOptions(
         settings.s3_endpoint,
         settings.s3_region,
-        settings.aws_profile,
-        AwsFiles(settings.aws_credentials_file, settings.aws_config_file),
+        AwsProfile(settings.aws_profile, settings.aws_credentials_file, settings.aws_config_file),
         find_secrets=aws_keys,
-        find_role=aws_role,
+        find_sas=azure_sas,
         proxies=Proxies(settings.proxies, settings.no_proxy),
     )
     names = (
@@ -311,3 +424,109 @@ def writable_store(access: Access) -> BlobStore:
         )
         raise StoreError("this catalog cannot be published to", path=catalog.address, hint=hint)
     return catalog.store
+
+
+_PREFIX = "warpdata-staging-"
+_LOCK = "owner.lock"
+_UNOWNED_S = 600.0
+"""A folder without a lock is one being made, unless it is this old."""
+
+
+class Staging:
+    """A temporary folder that is removed when it is closed, collected, or its process ends in any way."""
+
+    def __init__(self, parent: str | os.PathLike[str] | None = None) -> None:
+        root = Path(parent or tempfile.gettempdir())
+        made = _absent(root)
+        with map_os_errors(root):
+            self.path, lock = _owned_folder(root)
+        sweep(root)
+        self._finalizer = weakref.finalize(self, _remove_own, self.path, lock, made)
+
+    def close(self) -> None:
+        """Remove the folder."""
+        self._finalizer()
+
+
+def staging_for(catalog: str, cache_dir: str, chosen: str | os.PathLike[str] | None) -> Staging:
+    """A folder on the disk of the catalog, so that files move into it; for catalogs elsewhere, in the cache folder."""
+    if chosen is not None:
+        if not os.fspath(chosen):
+            raise ValueError("staging names no folder; leave it out to use the disk of the catalog")
+        return Staging(os.path.expanduser(chosen))
+    if not is_remote(catalog):
+        store = open_store(catalog)
+        return Staging(store.folder / STAGING if isinstance(store, LocalStore) else None)
+    try:
+        return Staging(Path(os.path.expanduser(cache_dir)) / "staging")
+    except StoreError:
+        return Staging()
+
+
+def sweep(root: Path) -> int:
+    """Remove the folders of dead owners; returns their number."""
+    removed = 0
+    for folder in root.glob(f"{_PREFIX}*"):
+        # Several processes may sweep at the same time.
+        with contextlib.suppress(OSError, StoreError):
+            removed += folder.stat().st_uid == os.getuid() and _swept(folder)
+    return removed
+
+
+def _owned_folder(root: Path) -> tuple[Path, FileLock]:
+    while True:
+        make_folders(root)
+        # Another process may remove the folder, or the one around it, before it is locked. Other errors are final.
+        with contextlib.suppress(FileNotFoundError):
+            folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=root))
+            try:
+                lock = _lock_folder(folder)
+            except StoreError:
+                shutil.rmtree(folder, ignore_errors=True)
+                raise
+            if lock is not None:
+                return folder, lock
+
+
+def _swept(folder: Path) -> bool:
+    if not (folder / _LOCK).exists():
+        is_dead = time.time() - folder.stat().st_mtime > _UNOWNED_S
+        if is_dead:
+            shutil.rmtree(folder, ignore_errors=True)
+        return is_dead
+    lock = _lock_folder(folder)
+    if lock is None:
+        return False
+    with lock:
+        shutil.rmtree(folder, ignore_errors=True)
+    return True
+
+
+def _absent(root: Path) -> list[Path]:
+    """The folders that must be made for `root`, innermost first; a staging folder is always ours."""
+    made = [root] if root.name == STAGING else []
+    for folder in (root, *root.parents):
+        if folder.exists():
+            break
+        made += [] if folder in made else [folder]
+    return made
+
+
+def _lock_folder(folder: Path) -> FileLock | None:
+    """The lock of the folder, None if another process holds it; FileNotFoundError if the folder is gone."""
+    try:
+        return FileLock.take(folder / _LOCK, mode=0o600)
+    except StoreError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            raise error.__cause__ from None
+        raise
+
+
+def _remove_own(folder: Path, lock: FileLock, made: list[Path]) -> None:
+    """Remove the folder, unless this is a forked child, whose lock is closed."""
+    if lock.fd >= 0:
+        shutil.rmtree(folder, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            for empty in made:
+                empty.rmdir()
+    lock.release()

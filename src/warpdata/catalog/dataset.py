@@ -14,11 +14,18 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from warpdata.bytekit.io.ranges import RangeReader
 from warpdata.bytekit.lazy import cached_property
-from warpdata.catalog.access import Access, AccessOptions, Catalog, access_options
-from warpdata.catalog.build.staging import Staging
+from warpdata.catalog.access import (
+    Access,
+    AccessOptions,
+    Catalog,
+    DatasetName,
+    Staging,
+    access_options,
+    parse_name,
+    parse_size,
+)
 from warpdata.catalog.manage.reports import DatasetDiff, diff_manifests
 from warpdata.catalog.manage.versions import Version, list_tags, list_versions
-from warpdata.catalog.names import DatasetName, parse_name, parse_size
 from warpdata.catalog.read.artifacts import Artifact
 from warpdata.catalog.read.episodes import (
     EPISODES_TABLE,
@@ -73,7 +80,7 @@ from warpdata.stores.reliable import Budget, Listener, Spent
 from warpdata.timeline.cards import html_table, text, titled
 
 if TYPE_CHECKING:
-    from warpdata.catalog.build.lanes import LaneMade
+    from warpdata.catalog.build.episodes import LaneMade
     from warpdata.sql.arrow_source import ArrowSource
     from warpdata.timeline.episode import Episode
 
@@ -271,7 +278,7 @@ class Dataset:
         does not depend on where it was computed.
         """
         # These modules import this one.
-        from warpdata.catalog.build.lanes import make_lane
+        from warpdata.catalog.build.episodes import make_lane
         from warpdata.catalog.publish.publish import PublishOptions
 
         self._check_open()

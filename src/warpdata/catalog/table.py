@@ -30,10 +30,16 @@ from warpdata.errors import (
 from warpdata.formats.manifest.layout import Guide, ShardGuide
 from warpdata.formats.manifest.model import TablePart
 from warpdata.ordering.limits import Tail, checked_integer
+from warpdata.sql.columns import (
+    MAX_BYTES,
+    EngineColumn,
+    Positions,
+    collected,
+    pandas_from,
+    polars_from,
+    rows_at,
+)
 from warpdata.sql.engine import ROW_NUMBER, arrow_source, check_condition, refuse_own_column, run_sql
-from warpdata.sql.enginetypes import EngineColumn
-from warpdata.sql.frames import MAX_BYTES, collected, pandas_from, polars_from
-from warpdata.sql.rowpicking import Positions, rows_at
 from warpdata.sql.sqltext import OWN_COLUMNS, VIEW, Condition
 from warpdata.stores.blobs import AnyBlobReader
 from warpdata.timeline.cards import html_table, text, titled

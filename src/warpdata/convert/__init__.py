@@ -23,6 +23,7 @@ FORMATS = {
     "npz": "warpdata.convert.tables.npz",
     "parquet": "warpdata.convert.tables.parquet",
     "rrd": "warpdata.convert.rrd",
+    "wav": "warpdata.convert.wav",
 }
 """Foreign formats of episodes by name, and their modules; `formats.py` describes what a module offers."""
 

@@ -21,6 +21,7 @@ from warpdata.episodes.collection.episodes import Episodes
 from warpdata.episodes.sources.encoded import EncodedRun, encoded_run
 from warpdata.errors import FormatError, MissingExtraError
 from warpdata.timeline.episode import Episode
+from warpdata.timeline.meta import RowType
 from warpdata.timeline.signal import Signal
 
 TIMELINE = "time"
@@ -87,8 +88,12 @@ def _write_file(episode: Episode, path: Path, receipt: ConversionReceipt | None)
 
 def _send_signal(rerun: Any, recording: Any, name: str, signal: Signal) -> Note:
     meta = signal.meta
-    if meta.kind == "bytes" or not len(signal):
+    points = meta.rows if meta.kind == "ragged" else None
+    points = points if points is not None and len(points.shape) == 1 and points.shape[0] >= 3 else None
+    if points is None and (meta.kind == "bytes" or meta.rows is not None or not len(signal)):
         return note_of(signal, "dropped", "a recording of Rerun has no place for it")
+    if points is not None:
+        return _send_points(rerun, recording, name, signal, points)
     if meta.kind == "image":
         return _send_camera(rerun, recording, name, signal)
     for times, values in _blocks(signal):
@@ -105,6 +110,16 @@ def _send_signal(rerun: Any, recording: Any, name: str, signal: Signal) -> Note:
     return note_of(signal) if is_same else note_of(signal, "retyped", "flat list of float64 scalars")
 
 
+def _send_points(rerun: Any, recording: Any, name: str, signal: Signal, kind: RowType) -> Note:
+    """A point cloud: the first three numbers of a row are its place."""
+    for value, ts_ns in signal:
+        recording.set_time(TIMELINE, timestamp=np.datetime64(ts_ns, "ns"))
+        recording.log(name, rerun.Points3D(value[:, :3].astype(np.float32)))
+    if kind == RowType(np.dtype(np.float32), (3,)):
+        return note_of(signal)
+    return note_of(signal, "retyped", "points of three float32, without further columns")
+
+
 def _send_camera(rerun: Any, recording: Any, name: str, signal: Signal) -> Note:
     run = encoded_run(signal)
     if run is not None and run.stream.codec in _MEDIA_TYPES and bool(run.shown.all()):
@@ -114,7 +129,8 @@ def _send_camera(rerun: Any, recording: Any, name: str, signal: Signal) -> Note:
             columns = rerun.EncodedImage.columns(blob=pictures, media_type=media_types)
             recording.send_columns(name, indexes=[index], columns=columns)
         return note_of(signal)
-    archetype = rerun.DepthImage if signal.meta.dtype == np.uint16 else rerun.Image
+    is_depth = signal.meta.dtype == np.uint16 and len(signal.meta.shape) == 2
+    archetype = rerun.DepthImage if is_depth else rerun.Image
     for times, frames in _blocks(signal):
         for ts_ns, frame in zip(times.tolist(), frames, strict=True):
             recording.set_time(TIMELINE, timestamp=np.datetime64(ts_ns, "ns"))
@@ -136,7 +152,5 @@ def _picture_blocks(run: EncodedRun) -> Iterator[tuple[NDArray[np.int64], list[b
 
 
 def _blocks(signal: Signal) -> Iterator[tuple[NDArray[np.int64], NDArray[Any]]]:
-    step = max(1, min(_BLOCK_ROWS, _BLOCK_BYTES // max(1, signal.meta.row_bytes)))
-    for start in range(0, len(signal), step):
-        rows = range(start, min(start + step, len(signal)))
+    for rows in signal.runs(_BLOCK_BYTES, _BLOCK_ROWS):
         yield np.asarray(signal._ts_in(rows)), signal.rows(rows.start, rows.stop)

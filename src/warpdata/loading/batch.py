@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -67,9 +67,10 @@ class Sample(Named):
         """The mean of a loss over the valid rows of a field; see `masked_mean`."""
         return masked_mean(loss, self.mask[name])
 
-    def hide_with_zeros(self) -> None:
-        """Set every value that a mask hides to 0, or to the empty text."""
-        for name, values in self.items():
+    def hide_with_zeros(self, names: Iterable[str]) -> None:
+        """Set every value of these fields that a mask hides to 0, or to the empty text."""
+        for name in list(names):
+            values = self[name]
             hidden = np.logical_not(self.mask[name])
             # A transform may have changed the rows: then the mask does not fit.
             if not hidden.any() or np.shape(values)[: hidden.ndim] != hidden.shape:

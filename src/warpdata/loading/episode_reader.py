@@ -14,13 +14,14 @@ from numpy.typing import NDArray
 from warpdata.bytekit.lazy import BLOCK_CACHE, cached_property
 from warpdata.bytekit.process.locks import ThreadLock
 from warpdata.episodes.sources.cameras import VideoSignal
-from warpdata.errors import BlobNotFoundError, FormatError, WarpError
+from warpdata.errors import BlobNotFoundError, FormatError, SchemaMismatchError, WarpError
 from warpdata.loading.alignment import Aligned, Anchors, Bools, Clock, Int64s
 from warpdata.loading.field import Field, FieldRows, FieldSchema, check_same, find_schema, signal_named
 from warpdata.loading.images import crop_box, resize_images, scale_values
 from warpdata.loading.poses import subtract
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.memory import JoinedSignal
+from warpdata.timeline.ragged import pad_rows
 from warpdata.timeline.sampling import blank_values, mixed_values
 from warpdata.timeline.signal import MappedRows, Signal, SignalView
 from warpdata.timeline.times import INT64_MAX
@@ -49,7 +50,7 @@ class FieldOut:
     def __init__(self, schema: FieldSchema, count: int, timings: Timings) -> None:
         rows = (count,) if schema.is_static else (count, schema.rows)
         self.values = np.empty((*rows, *schema.shape), schema.dtype)
-        self.mask = np.ones(rows, np.bool_)
+        self.mask = np.ones((*rows, schema.shape[0]) if schema.is_ragged else rows, np.bool_)
         self.age_ns = np.empty(rows, np.int64)
         self.timings = timings
 
@@ -158,9 +159,8 @@ def _check_signal(signal: Signal) -> None:
     elif isinstance(signal, VideoSignal):
         signal.check()
     else:
-        step = max(1, _STEP_BYTES // max(1, signal.meta.row_bytes))
-        for start in range(0, len(signal), step):
-            signal.rows(start, start + step)
+        for run in signal.runs(_STEP_BYTES):
+            signal.rows(run.start, run.stop)
 
 
 class StaticReader:
@@ -333,7 +333,8 @@ class SignalReader:
         self._reference = reference
         self._is_between = schema.field.align in ("linear", "slerp")
         self._is_plain = (
-            not self._is_between and not (schema.is_changed or schema.is_text) and len(signal) > 0
+            not (self._is_between or schema.is_changed or schema.is_text or schema.is_ragged)
+            and len(signal) > 0
         )
         self._direct: MappedRows | None = None
         self._reads = 0
@@ -407,8 +408,8 @@ class SignalReader:
         field, mask, age_ns = self.schema.field, aligned.mask, aligned.age_ns
         began = perf_counter()
         if not len(self.signal):
-            shape = (*aligned.positions.shape, *self.signal.meta.shape)
-            values = np.broadcast_to(blank_values(self.signal.meta, 1)[0], shape)
+            blank = blank_values(self.signal.meta, aligned.positions.size)
+            values = blank.reshape(*aligned.positions.shape, *self.signal.meta.shape)
         elif self._is_between:
             values = self._between(aligned)
         elif self._frames is not None:
@@ -423,6 +424,10 @@ class SignalReader:
         else:
             values = _read_once(self.signal, aligned.positions)
         out.timings["decode"] += perf_counter() - began
+        if self.schema.is_ragged:
+            values, rows = self._padded(values)
+            mask = mask[..., None] & rows
+            values[~mask] = 0
         if field.delta:
             values = subtract(values[:, 1:], values[:, :-1], field.pose, tuple(field.except_dims))
             mask, age_ns = mask[:, 1:] & mask[:, :-1], age_ns[:, 1:]
@@ -436,6 +441,20 @@ class SignalReader:
         out.values[places] = self._change(values, out.timings) if self.schema.is_changed else values
         out.mask[places] = mask
         out.age_ns[places] = age_ns
+
+    def _padded(self, values: NDArray[Any]) -> tuple[NDArray[Any], Bools]:
+        """Values of varying length as one array, and a mask of their rows."""
+        kind, (size, *_) = self.signal.meta.rows, self.schema.shape
+        assert kind is not None
+        flat = values.reshape(-1)
+        longest = max(map(len, flat), default=0)
+        if longest > size and self.schema.field.longer == "error":
+            raise SchemaMismatchError(
+                f"a value of {longest} rows, pad is {size}",
+                hint="Give a larger pad=, or longer='cut' to keep the first rows.",
+            )
+        rows, mask = pad_rows(flat, kind, size)
+        return rows.reshape(*values.shape, *rows.shape[1:]), mask.reshape(*values.shape, size)
 
     def prefetch(self, anchors: Int64s) -> None:
         """Bring the bytes that are read at these anchors into the cache."""

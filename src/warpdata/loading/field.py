@@ -57,7 +57,8 @@ class Field:
 
     Images: `crop`, then `size` (`resize="stretch"`, `"pad"` or `"crop"`), `scale` to floats, `layout="chw"`. Actions:
     `relative_to` a signal at the anchor or `delta=True` to the row before, except `except_dims`; with `pose` the first
-    numbers are a position and a rotation.
+    numbers are a position and a rotation. Ragged signals and sound: `pad` rows of zeros behind shorter values, which
+    the mask (with an axis of rows) hides; longer values are an error, or cut to the first rows with `longer="cut"`.
     """
 
     signal: str
@@ -81,6 +82,8 @@ class Field:
     delta: bool = False
     pose: str | None = None
     except_dims: Sequence[int] = ()
+    pad: int | None = None
+    longer: str = "error"
     dtype: DTypeLike | None = None
     transform: Transform | None = None
     transform_name: str | None = field(default=None, repr=False)
@@ -101,6 +104,7 @@ class Field:
             require_word("scale", self.scale, IMAGE_SCALES)
         if self.pose is not None:
             require_word("pose", self.pose, POSES)
+        require_word("longer", self.longer, ("error", "cut"))
         if self.rows.when == "records" and self.align != "hold":
             raise ValueError(
                 f"records counted from the anchor are not aligned: leave align={self.align!r} out"
@@ -283,6 +287,7 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "size": _pixels,
     "crop": _pixels,
     "except_dims": checked_dims,
+    "pad": _count,
     "dtype": lambda _, value: np.dtype(value).name,
 }
 
@@ -298,6 +303,8 @@ class FieldSchema:
     stored_shape: tuple[int, ...]
     is_image: bool = False
     is_text: bool = True
+    is_ragged: bool = False
+    """Whether a row is a value of varying length, padded: the mask has an axis for it."""
 
     @cached_property
     def dtype(self) -> np.dtype[Any]:
@@ -327,6 +334,12 @@ class FieldSchema:
     def rows(self) -> int:
         """How many rows a sample has."""
         return 1 if self.is_static else len(self.field.rows.offsets)
+
+    @cached_property
+    def mask_shape(self) -> tuple[int, ...]:
+        """The shape of the mask of one sample."""
+        rows = (self.rows,) if self.has_axis else ()
+        return (*rows, self.shape[0]) if self.is_ragged else rows
 
     @cached_property
     def sample_shape(self) -> tuple[int, ...]:
@@ -400,6 +413,24 @@ def find_schema(name: str, field: Field, episode: Episode) -> FieldSchema | None
 
 def _signal_schema(name: str, field: Field, meta: SignalMeta, episode: Episode) -> FieldSchema:
     check_align(field.align, meta)
+    if (field.pad is None) != (meta.rows is None):
+        if meta.rows is None:
+            raise ValueError(
+                f"field {name!r}: pad is for ragged signals and sound, {field.signal!r} is {meta}"
+            )
+        signal = signal_named(episode, field.signal)
+        longest = 0 if signal is None or not len(signal) else int(signal._lengths().max())
+        raise ValueError(
+            f"field {name!r}: the values of {field.signal!r} vary in length (longest in episode {episode.id!r}: "
+            f"{longest} rows); give the rows that all are padded to: Field({field.signal!r}, pad={max(1, longest)})"
+        )
+    if meta.rows is not None and field.pad is not None:
+        if field.size is not None or field.crop is not None or field.scale is not None or field.is_relative:
+            raise ValueError(
+                f"field {name!r}: values of varying length take no size, crop, scale or relative_to"
+            )
+        shape = (field.pad, *meta.rows.shape)
+        return FieldSchema(name, field, False, meta.rows.dtype, shape, is_text=False, is_ragged=True)
     is_image = meta.kind == "image" or (
         meta.dtype == np.uint8 and len(meta.shape) == 3 and meta.shape[2] in (1, 3, 4)
     )

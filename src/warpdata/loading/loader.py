@@ -370,8 +370,10 @@ class Loader(EpochStream):
             began = time.perf_counter()
             is_changed = source.transform(batch, own.epoch, self.seed, number)
             is_changed |= self._normalize(batch, number)
-            if source.edges == "zero" and is_changed:
-                batch.hide_with_zeros()
+            if is_changed:
+                batch.hide_with_zeros(
+                    name for name in batch if source.edges == "zero" or source.schema[name].is_ragged
+                )
             timings["transform"] += time.perf_counter() - began
             parts.append(batch)
         began = time.perf_counter()

@@ -39,8 +39,10 @@ class MixedField(NamedTuple):
     """The shape in one sample."""
     has_axis: bool
     is_text: bool
-    mask_rows: int | None
-    """Rows of the mask; None for a mask without an axis of rows."""
+    mask_shape: tuple[int, ...]
+    """Axes of the mask of one sample: rows, and those of values of varying length."""
+    age_axes: int
+    """How many of them ages have."""
 
 
 class Mixture:
@@ -170,11 +172,13 @@ class Mixture:
         for source_name, source in zip(self.names, self.sources, strict=True):
             for name, own in source.delivered.items():
                 schema = source.schema[name]
-                rows = schema.rows if schema.has_axis else None
+                mask_shape = schema.mask_shape
                 known = fields.get(name)
                 if known is None:
                     first[name] = source_name, own
-                    fields[name] = MixedField(own.dtype, own.shape, own.has_axis, own.is_text, rows)
+                    fields[name] = MixedField(
+                        own.dtype, own.shape, own.has_axis, own.is_text, mask_shape, int(schema.has_axis)
+                    )
                     continue
                 other_name, other = first[name]
                 if not _fit_together(own, other):
@@ -184,8 +188,12 @@ class Mixture:
                         hint="Make types, axes and images alike with dtype=, size= or a transform.",
                     )
                 shape = tuple(max(pair) for pair in zip(known.shape, own.shape, strict=True))
-                mask_rows = None if rows is None else max(rows, known.mask_rows or 0)
-                fields[name] = known._replace(shape=shape, mask_rows=mask_rows)
+                if len(mask_shape) != len(known.mask_shape):
+                    raise SchemaMismatchError(
+                        f"field {name!r} varies in length in only one of {source_name!r} and {other_name!r}"
+                    )
+                mask_shape = tuple(max(pair) for pair in zip(known.mask_shape, mask_shape, strict=True))
+                fields[name] = known._replace(shape=shape, mask_shape=mask_shape)
         return fields
 
     @property
@@ -261,10 +269,10 @@ class Mixture:
         values, masks, ages, dims = {}, {}, {}, {}
         for name, field in self.fields.items():
             having = [part if name in part else None for part in parts]
-            rows = () if field.mask_rows is None else (field.mask_rows,)
+            ages_shape = field.mask_shape[: field.age_axes]
             values[name] = collect(field.shape, field.dtype, [p and p[name] for p in having])
-            masks[name] = collect(rows, np.bool_, [p and p.mask[name] for p in having])
-            ages[name] = collect(rows, np.int64, [p and p.age_ns[name] for p in having])
+            masks[name] = collect(field.mask_shape, np.bool_, [p and p.mask[name] for p in having])
+            ages[name] = collect(ages_shape, np.int64, [p and p.age_ns[name] for p in having])
             row_shape = field.shape[1:] if field.has_axis else field.shape
             if len(row_shape) == 1 and not field.is_text:
                 known = [p and np.ones((len(p.sample_id), p[name].shape[-1]), np.bool_) for p in having]
@@ -285,6 +293,8 @@ def _fit_together(a: Delivered, b: Delivered) -> bool:
     kind = (a.dtype, a.is_text, a.has_axis, len(a.shape))
     if kind != (b.dtype, b.is_text, b.has_axis, len(b.shape)):
         return False
+    if a.is_ragged and b.is_ragged:  # padded to the longer one
+        return a.row_shape[1:] == b.row_shape[1:]
     return len(a.row_shape) <= 1 or a.row_shape == b.row_shape
 
 

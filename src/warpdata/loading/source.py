@@ -54,6 +54,7 @@ class Delivered(NamedTuple):
     is_image: bool
     is_text: bool
     is_chw: bool = False
+    is_ragged: bool = False
 
     @property
     def row_shape(self) -> tuple[int, ...]:
@@ -141,6 +142,7 @@ class RowSource(ABC):
                 schema.is_image,
                 schema.is_text,
                 schema.field.layout == "chw",
+                schema.is_ragged,
             )
             for name, schema in self.schema.items()
         }
@@ -159,6 +161,7 @@ class RowSource(ABC):
                     shape=values.shape,
                     has_axis=before.has_axis and values.ndim > 0,
                     is_image=before.is_image and is_same_kind,
+                    is_ragged=before.is_ragged and is_same_kind,
                 )
         return delivered
 

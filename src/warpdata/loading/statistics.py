@@ -65,7 +65,7 @@ class FieldStatistics:
 
 def channel_shape(delivered: Delivered) -> tuple[int, ...]:
     """The axes of a row with statistics of their own: colours of an image, all numbers of a small row, else none."""
-    shape = delivered.row_shape
+    shape = delivered.row_shape[1:] if delivered.is_ragged else delivered.row_shape
     if delivered.is_image:
         return (shape[0], 1, 1) if delivered.is_chw and len(shape) == 3 else shape[2:]
     return shape if 0 < int(np.prod(shape, dtype=np.int64)) <= MAX_CHANNELS else ()

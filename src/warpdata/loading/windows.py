@@ -599,7 +599,7 @@ class Windows(RowSource):
         values, mask, age_ns = parts
         batch = Batch(values, mask, age_ns, samples, times, episodes)
         if self.edges == "zero":
-            batch.hide_with_zeros()
+            batch.hide_with_zeros(batch)
         return batch
 
     def is_remote(self) -> bool:

@@ -9,18 +9,25 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
-from warpdata.catalog.access import access_options, catalog_tuple
+from warpdata.catalog.access import access_options, catalog_tuple, check_tag, parse_size
 from warpdata.catalog.build.builder import DatasetBuilder
 from warpdata.catalog.build.episodes import CHUNK_BYTES, EpisodeStore, StoredEpisode
 from warpdata.catalog.dataset import Dataset, open_recipe
-from warpdata.catalog.names import check_tag, parse_size
 from warpdata.catalog.publish.publish import Published
 from warpdata.catalog.table import Table
 from warpdata.episodes.collection.jobs import Runner
 from warpdata.errors import DatasetError, MissingExtraError, nearest
 from warpdata.ordering.limits import Tail
-from warpdata.ray.planning import Plan, TablePlan, WindowShape, plan_episodes, plan_windows
-from warpdata.ray.rows import KEY, changed_row, store_rows
+from warpdata.ray.planning import (
+    KEY,
+    Plan,
+    TablePlan,
+    WindowShape,
+    changed_row,
+    plan_episodes,
+    plan_windows,
+    store_rows,
+)
 from warpdata.settings import Settings
 from warpdata.timeline.episode import Episode
 

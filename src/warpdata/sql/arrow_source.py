@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.dataset as pads
 
 from warpdata.errors import WarpError
-from warpdata.sql.enginetypes import EngineColumn, engine_columns, engine_schema, fields_in, refuse_unheld
+from warpdata.sql.columns import EngineColumn, engine_columns, engine_schema, fields_in, refuse_unheld
 
 TableScan = Callable[[Sequence[EngineColumn], Any], Iterator[pa.Table]]
 """Given columns and an expression that may rule row groups out, the rows in order, as they are stored."""

@@ -20,9 +20,18 @@ import pyarrow as pa
 
 from warpdata.bytekit.process.forks import OwnProcess, generation
 from warpdata.errors import DatasetError, TooLargeError, nearest
-from warpdata.sql.enginetypes import EngineColumn, engine_columns, engine_schema, fields_in, refuse_unheld
-from warpdata.sql.frames import MAX_BYTES, collected, pandas_from, polars_from
-from warpdata.sql.rowpicking import Positions
+from warpdata.sql.columns import (
+    MAX_BYTES,
+    EngineColumn,
+    Positions,
+    collected,
+    engine_columns,
+    engine_schema,
+    fields_in,
+    pandas_from,
+    polars_from,
+    refuse_unheld,
+)
 from warpdata.sql.sqltext import (
     OWN_COLUMNS,
     VIEW,

@@ -8,7 +8,8 @@ import urllib.parse
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from warpdata.stores.awskeys import AwsFiles, AwsProfile, S3Keys, keys_of, read_profile, role_keys
+from warpdata.stores.awskeys import AwsProfile, ProfileKeys, S3Keys
+from warpdata.stores.azure import AzureStore
 from warpdata.stores.blobstore import BlobStore
 from warpdata.stores.http import HttpStore
 from warpdata.stores.local import LocalStore
@@ -26,13 +27,12 @@ class StoreOptions:
 
     s3_endpoint: str | None = None
     s3_region: str | None = None
-    aws_profile: str | None = None
-    aws_files: AwsFiles = field(default_factory=AwsFiles)
+    aws_profile: AwsProfile = field(default_factory=AwsProfile)
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     find_secrets: Callable[[], Mapping[str, str]] = field(default=dict, repr=False)
     """Reads the keys of s3 from the environment; a function, so that pickled options do not hold them."""
-    find_role: Callable[[], Mapping[str, str]] = field(default=dict, repr=False)
-    """Reads the variables that describe the AWS role of this machine."""
+    find_sas: Callable[[], Mapping[str, str]] = field(default=dict, repr=False)
+    """Reads the SAS token of az and the name of its account from the environment."""
     timeout_s: float = 20.0
     proxies: Proxies = field(default_factory=Proxies, repr=False)
     """The proxy for each web server."""
@@ -132,6 +132,18 @@ def _open_object_store(parts: urllib.parse.SplitResult, options: StoreOptions) -
     if "endpoint" in query and web_address(query["endpoint"]).username:
         raise ValueError("credentials do not belong in a URL")
     bucket, prefix, endpoint = parts.netloc, parts.path.strip("/"), _endpoint(parts, options)
+    sas = {**options.find_sas(), **options.secrets} if parts.scheme == "az" else {}
+    if sas.get("sas_token"):
+        if not endpoint and not sas.get("account_name"):
+            raise ValueError("no account is named for the SAS token: set AZURE_STORAGE_ACCOUNT_NAME")
+        return AzureStore(
+            bucket,
+            prefix,
+            lambda: {**options.find_sas(), **options.secrets}["sas_token"],
+            endpoint or f"https://{sas['account_name']}.blob.core.windows.net",
+            timeout_s=options.timeout_s,
+            proxies=options.proxies,
+        )
     if parts.scheme != "s3":
         address = ObjectAddress(parts.scheme, bucket, prefix, endpoint, options.secrets)
         return ObjectStore(address, timeout_s=options.timeout_s)
@@ -152,12 +164,9 @@ def _open_object_store(parts: urllib.parse.SplitResult, options: StoreOptions) -
 
 def _s3_keys(options: StoreOptions) -> tuple[Callable[[], S3Keys], str | None]:
     """The source of keys, and a region: explicit keys, the environment, a profile, or the role of the machine."""
-    role = role_keys(options.find_role)
-    if given := keys_of(options.secrets):
+    if given := S3Keys.of(options.secrets):
         return (lambda: given), None
-    if options.aws_profile is None and options.find_secrets():
-        return (lambda: keys_of(options.find_secrets()) or role()), None
-    profile = read_profile(options.aws_profile, options.aws_files) or AwsProfile({})
-    if lasting := keys_of(profile.secrets):
-        return (lambda: lasting), profile.region
-    return profile.source or role, profile.region
+    if options.aws_profile.name is None and (held := S3Keys.of(options.find_secrets())):
+        return (lambda: S3Keys.of(options.find_secrets()) or held), None
+    keys = ProfileKeys(options.aws_profile)
+    return keys, keys.region

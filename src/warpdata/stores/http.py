@@ -250,10 +250,10 @@ def raise_for_status(response: Response, name: str, host: str) -> NoReturn:
 
 
 def _info(key: str, headers: Mapping[str, str], size: int) -> BlobInfo:
-    return BlobInfo(key, size, headers.get("etag"), _timestamp_s(headers.get("last-modified", "")))
+    return BlobInfo(key, size, headers.get("etag"), timestamp_s(headers.get("last-modified", "")))
 
 
-def _timestamp_s(text: str) -> float:
+def timestamp_s(text: str) -> float:
     """The time of a header in seconds; 0 if it is missing or invalid."""
     try:
         return email.utils.parsedate_to_datetime(text).timestamp()

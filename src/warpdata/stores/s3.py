@@ -1,4 +1,7 @@
-"""The client of S3 servers: signed requests over the web client, conditional puts, uploads in parts, listings."""
+"""The client of S3 servers: signed requests over the web client, conditional puts, uploads in parts, listings.
+
+Its base class, authorized requests to a bucket, is also that of Azure with a SAS token.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import base64
 import contextlib
 import hashlib
 import hmac
+import itertools
 import re
 import urllib.parse
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -34,10 +38,10 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 DEFAULT_REGION = "us-east-1"
-_PART_BYTES = 8 << 20
+PART_BYTES = 8 << 20
 _MAX_PARTS = 9_000
 _PARTS_TOGETHER = 4
-_MAX_LISTING_BYTES = 16 << 20
+MAX_LISTING_BYTES = 16 << 20
 
 _CODE = re.compile(r"<Code>\s*([A-Za-z0-9.]{1,80})\s*</Code>")
 _REGION = re.compile(r"<Region>\s*([a-z0-9-]{1,40})\s*</Region>|expecting '([a-z0-9-]{1,40})'")
@@ -123,10 +127,87 @@ def sign_request(
     return headers
 
 
-class S3Store(HttpStore):
-    """Blobs of a bucket below a prefix; requests go to the endpoint only, redirects are not followed."""
+class BucketStore(HttpStore):
+    """Blobs of a bucket below a prefix, over authorized requests to one server; redirects are not followed."""
 
     _head_fallbacks = (301, 307, 400, 403)
+    _prefix: str
+
+    def _authorize(
+        self, method: str, url: urllib.parse.SplitResult, body: bytes
+    ) -> tuple[urllib.parse.SplitResult, Mapping[str, str]]:
+        """The address of a request and the headers that authorize it."""
+        raise NotImplementedError
+
+    def compare_and_swap(self, key: str, data: Buffer, etag: str | None) -> BlobInfo:
+        """Replace the blob whose tag is `etag` (None: it must be absent), or ConflictError."""
+        condition = {"If-None-Match": "*"} if etag is None else {"If-Match": etag}
+        body = bytes(data)
+        try:
+            response = self._call("PUT", key, body=body, headers=condition)
+        except (BlobNotFoundError, BlobChangedError):
+            raise ConflictError("the blob is not as expected", path=self._name(key)) from None
+        return BlobInfo(key, len(body), response.headers.get("etag"), 0.0)
+
+    def delete(self, key: str) -> None:
+        """Remove a blob; nothing happens when it is absent."""
+        self._call("DELETE", key, statuses={200, 202, 204, 404})
+
+    def _put_parts(self, parts: Iterator[bytes], put: Callable[[tuple[int, bytes]], str]) -> list[str]:
+        """The results of putting numbered parts, a few at a time."""
+        results: list[str] = []
+        numbered = enumerate(parts, start=1)
+        while batch := list(itertools.islice(numbered, _PARTS_TOGETHER)):
+            results += self._threads.map(put, batch)
+        return results
+
+    def _call(
+        self,
+        method: str,
+        key: str | None,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: bytes = b"",
+        headers: Mapping[str, str] | None = None,
+        statuses: Collection[int] = (200, 201, 204),
+        max_bytes: int = 1 << 20,
+        name: str | None = None,
+    ) -> Response:
+        """Send a request about a blob, or about the bucket if there is no `key`; `name` stands in errors."""
+        response, url = self._send(method, key, headers or {}, max_bytes, query or {}, body)
+        self._check_status(response, name or key or "", statuses, url)
+        return response
+
+    def _send(
+        self,
+        method: str,
+        key: str | None,
+        headers: Mapping[str, str],
+        max_bytes: int,
+        query: Mapping[str, str] = MappingProxyType({}),
+        body: bytes = b"",
+    ) -> tuple[Response, urllib.parse.SplitResult]:
+        """Send an authorized request; no other server receives it, because redirects are not followed."""
+        path = self._base.path
+        if key is not None:
+            path += f"/{urllib.parse.quote(self._prefix + check_key(key))}"
+        pairs = [f"{name}={urllib.parse.quote(value, safe='-_.~')}" for name, value in sorted(query.items())]
+        url = self._base._replace(path=path, query="&".join(pairs))
+        target, authorization = self._authorize(method, url, body)
+        sent = body if method in ("PUT", "POST") else None
+        response = self._client.request(
+            method,
+            target,
+            {**headers, **authorization},
+            self._name(key or ""),
+            max_bytes=max_bytes,
+            body=sent,
+        )
+        return response, url
+
+
+class S3Store(BucketStore):
+    """Blobs of a bucket of an S3 server."""
 
     def __init__(
         self,
@@ -151,6 +232,11 @@ class S3Store(HttpStore):
             proxies=proxies,
         )
 
+    def _authorize(
+        self, method: str, url: urllib.parse.SplitResult, body: bytes
+    ) -> tuple[urllib.parse.SplitResult, Mapping[str, str]]:
+        return url, sign_request(self._keys(), self.region, method, url, body, datetime.now(UTC))
+
     def head(self, key: str) -> BlobInfo:
         """Size and tag of a blob, or BlobNotFoundError."""
         try:
@@ -164,27 +250,22 @@ class S3Store(HttpStore):
             self._has_bucket = True
             raise
 
-    def compare_and_swap(self, key: str, data: Buffer, etag: str | None) -> BlobInfo:
-        """Replace the blob whose tag is `etag` (None: it must be absent), or ConflictError."""
-        condition = {"If-None-Match": "*"} if etag is None else {"If-Match": etag}
-        body = bytes(data)
-        try:
-            response = self._call("PUT", key, body=body, headers=condition)
-        except (BlobNotFoundError, BlobChangedError):
-            raise ConflictError("the blob is not as expected", path=self._name(key)) from None
-        return BlobInfo(key, len(body), response.headers.get("etag"), 0.0)
-
     def put_stream(self, key: str, chunks: Chunks, size: int) -> None:
         """Upload bytes, large ones in parts; an error of `chunks` aborts the upload and nothing appears."""
-        part_bytes = max(_PART_BYTES, -(-size // _MAX_PARTS))
-        parts = _parts(check_size(chunks(), size, self._name(key)), part_bytes)
+        part_bytes = max(PART_BYTES, -(-size // _MAX_PARTS))
+        parts = cut_parts(check_size(chunks(), size, self._name(key)), part_bytes)
         if size <= part_bytes:
             self._call("PUT", key, body=b"".join(parts))
             return
         started = self._call("POST", key, query={"uploads": ""})
-        upload = {"uploadId": _parse_xml(started.body, self._name(key)).findtext("UploadId", "")}
+        upload = {"uploadId": parse_xml(started.body, self._name(key)).findtext("UploadId", "")}
+
+        def put(part: tuple[int, bytes]) -> str:
+            query = {"partNumber": str(part[0]), **upload}
+            return self._call("PUT", key, query=query, body=part[1]).headers.get("etag", "")
+
         try:
-            tags = self._upload_parts(key, parts, upload)
+            tags = self._put_parts(parts, put)
             rows = "".join(
                 f"<Part><PartNumber>{number}</PartNumber><ETag>{escape(tag)}</ETag></Part>"
                 for number, tag in enumerate(tags, start=1)
@@ -196,21 +277,6 @@ class S3Store(HttpStore):
             with contextlib.suppress(StoreError):  # the first error counts; servers expire unfinished uploads
                 self._call("DELETE", key, query=upload, statuses=(200, 204, 404))
             raise
-
-    def _upload_parts(self, key: str, parts: Iterator[bytes], upload: Mapping[str, str]) -> list[str]:
-        def put(numbered: tuple[int, bytes]) -> str:
-            number, body = numbered
-            query = {"partNumber": str(number), **upload}
-            return self._call("PUT", key, query=query, body=body).headers.get("etag", "")
-
-        tags: list[str] = []
-        batch: list[tuple[int, bytes]] = []
-        for number, part in enumerate(parts, start=1):
-            batch.append((number, part))
-            if len(batch) == _PARTS_TOGETHER:
-                tags += self._threads.map(put, batch)
-                batch.clear()
-        return tags + self._threads.map(put, batch)
 
     def list(self, prefix: str) -> Iterator[BlobInfo]:
         """Every blob whose name begins with `prefix`, in the order of names."""
@@ -236,17 +302,13 @@ class S3Store(HttpStore):
         """The pages of a listing, without namespaces."""
         parameters = {"list-type": "2", "encoding-type": "url", "prefix": f"{self._prefix}{prefix}", **query}
         while True:
-            response = self._call("GET", None, query=parameters, max_bytes=_MAX_LISTING_BYTES, name=prefix)
-            page = _parse_xml(response.body, self._name(prefix))
+            response = self._call("GET", None, query=parameters, max_bytes=MAX_LISTING_BYTES, name=prefix)
+            page = parse_xml(response.body, self._name(prefix))
             yield page
             token = page.findtext("NextContinuationToken")
             if page.findtext("IsTruncated") != "true" or not token:
                 return
             parameters["continuation-token"] = token
-
-    def delete(self, key: str) -> None:
-        """Remove a blob; nothing happens when it is absent."""
-        self._call("DELETE", key, statuses={200, 204, 404})
 
     def delete_all(self, keys: Sequence[str]) -> None:
         """Remove up to a thousand blobs in one request."""
@@ -258,45 +320,6 @@ class S3Store(HttpStore):
         headers = {"Content-MD5": checksum}
         response = self._call("POST", None, query={"delete": ""}, body=body, headers=headers, name=keys[0])
         self._check_text(response, keys[0])
-
-    def _call(
-        self,
-        method: str,
-        key: str | None,
-        *,
-        query: Mapping[str, str] | None = None,
-        body: bytes = b"",
-        headers: Mapping[str, str] | None = None,
-        statuses: Collection[int] = (200, 204),
-        max_bytes: int = 1 << 20,
-        name: str | None = None,
-    ) -> Response:
-        """Send a request about a blob, or about the bucket if there is no `key`; `name` stands in errors."""
-        response, url = self._send(method, key, headers or {}, max_bytes, query or {}, body)
-        self._check_status(response, name or key or "", statuses, url)
-        return response
-
-    def _send(
-        self,
-        method: str,
-        key: str | None,
-        headers: Mapping[str, str],
-        max_bytes: int,
-        query: Mapping[str, str] = MappingProxyType({}),
-        body: bytes = b"",
-    ) -> tuple[Response, urllib.parse.SplitResult]:
-        """Send a signed request; redirects are not followed, so that no other server receives the signature."""
-        path = self._base.path
-        if key is not None:
-            path += f"/{urllib.parse.quote(self._prefix + check_key(key))}"
-        pairs = [f"{name}={urllib.parse.quote(value, safe='-_.~')}" for name, value in sorted(query.items())]
-        url = self._base._replace(path=path, query="&".join(pairs))
-        signature = sign_request(self._keys(), self.region, method, url, body, datetime.now(UTC))
-        sent = body if method in ("PUT", "POST") else None
-        response = self._client.request(
-            method, url, {**headers, **signature}, self._name(key or ""), max_bytes=max_bytes, body=sent
-        )
-        return response, url
 
     def _check_status(
         self, response: Response, key: str, statuses: Collection[int], url: urllib.parse.SplitResult
@@ -339,7 +362,7 @@ class S3Store(HttpStore):
         )
 
 
-def _parts(chunks: Iterator[memoryview], part_bytes: int) -> Iterator[bytes]:
+def cut_parts(chunks: Iterator[memoryview], part_bytes: int) -> Iterator[bytes]:
     """Chunks as parts of `part_bytes`."""
     buffer = bytearray()
     for chunk in chunks:
@@ -351,7 +374,7 @@ def _parts(chunks: Iterator[memoryview], part_bytes: int) -> Iterator[bytes]:
         yield bytes(buffer)
 
 
-def _parse_xml(data: bytes, name: str) -> ElementTree.Element:
+def parse_xml(data: bytes, name: str) -> ElementTree.Element:
     """The root element, with names of tags without their namespace."""
     try:
         root = ElementTree.fromstring(data)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.codec import encode_png
-from warpdata.errors import MissingExtraError, WarpError, nearest
+from warpdata.errors import MissingExtraError, WarpError
 from warpdata.timeline.pictures import as_pixels, is_camera, limits_of, shrink_pixels
 from warpdata.timeline.signal import Signal
 
@@ -88,6 +88,8 @@ def signal_card(name: str, signal: Signal) -> str:
             picture_html(each, f"{name}, frame {row}")
             for each, row in zip(frames, rows.tolist(), strict=True)
         )
+    if signal.meta.rows is not None:
+        return sparkline_svg(signal._lengths())
     if signal.meta.is_object:
         return text(signal[-1][0])
     values = signal[rows].values().reshape(len(rows), -1).astype(np.float64)
@@ -103,7 +105,7 @@ def signals_card(signals: Mapping[str, Signal]) -> str:
         try:
             signal = signals[name]
             meta = signal.meta
-            kind = meta.kind if meta.is_object else f"{meta.dtype}{list(meta.shape) if meta.shape else ''}"
+            kind = str(meta) if meta.is_object else f"{meta.dtype}{list(meta.shape) if meta.shape else ''}"
             rows.append(
                 [text(name), text(meta.role), text(kind), str(len(signal)), signal_card(name, signal)]
             )
@@ -162,14 +164,11 @@ def plot_episode(episode: Episode, names: Sequence[str] | None = None) -> Any:
 def _chosen(signals: Mapping[str, Signal], names: Sequence[str] | None) -> dict[str, Signal]:
     """The signals that can be drawn as lines, or the chosen ones."""
     names = [names] if isinstance(names, str) else names
-    for name in names or ():
-        if name not in signals:
-            raise KeyError(f"no signal {name!r} in this episode.{nearest(name, signals)}")
-    wanted = signals if names is None else names
+    wanted = {name: signals[name] for name in (signals if names is None else names)}
     found = {
-        name: signals[name]
-        for name in wanted
-        if len(signals[name]) and not signals[name].meta.is_object and not is_camera(signals[name].meta)
+        name: signal
+        for name, signal in wanted.items()
+        if len(signal) and not signal.meta.is_object and not is_camera(signal.meta)
     }
     if not found:
         raise ValueError("there is no signal of numbers to plot")

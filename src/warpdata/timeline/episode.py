@@ -8,18 +8,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.errors import NoStepsError, TimeRangeError, nearest
+from warpdata.errors import NoStepsError, TimeRangeError, nearest, require_kind
 from warpdata.timeline.cards import items_card, plot_episode, signals_card, titled
+from warpdata.timeline.memory import ArraySignal
 from warpdata.timeline.meta import Role
 from warpdata.timeline.sampling import Align, Before, Samples, sample_signals
 from warpdata.timeline.signal import Signal, positive_step, value_at
 from warpdata.timeline.source import (
     EpisodeSource,
-    MemorySource,
+    LazySignals,
     Outcome,
     SampledSource,
+    StatedSource,
     StepClock,
     WindowSource,
+    change_signals,
     named_error,
 )
 from warpdata.timeline.steps import PREFIXES, Steps, StepTimes
@@ -42,35 +45,6 @@ class Names(tuple[str, ...]):
         return self
 
 
-class NamedSignals(Mapping[str, Signal]):
-    """The signals of an episode, read-only; an unknown name is an error with a suggestion."""
-
-    __slots__ = ("_signals",)
-
-    def __init__(self, signals: Mapping[str, Signal]) -> None:
-        self._signals = signals
-
-    def __getitem__(self, name: str) -> Signal:
-        if name not in self._signals:
-            listed = ", ".join(self._signals) or "none"
-            raise KeyError(
-                f"no signal {name!r} in this episode; it has {listed}.{nearest(name, self._signals)}"
-            )
-        return self._signals[name]
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._signals
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._signals)
-
-    def __len__(self) -> int:
-        return len(self._signals)
-
-    def __repr__(self) -> str:
-        return f"<signals {', '.join(self._signals) or 'none'}>"
-
-
 class Episode(Mapping[str, Any]):
     """Named signals on one axis of time, static items and metadata, wherever they are stored.
 
@@ -90,8 +64,13 @@ class Episode(Mapping[str, Any]):
         id: str = "",  # noqa: A002 - the word of the model
         steps: StepClock | None = None,
     ) -> Episode:
-        """An episode in memory."""
-        return cls(MemorySource(signals, static, meta, id=id, step_clock=steps))
+        """An episode in memory; a signal without a role of its own gets the one that its name implies."""
+        require_kind("signals", signals, Mapping, "a mapping of names to signals")
+        named = {
+            name: signal.named(name) if isinstance(signal, ArraySignal) else signal
+            for name, signal in signals.items()
+        }
+        return cls(StatedSource(id, named, static or {}, meta or {}, steps))
 
     @property
     def source(self) -> EpisodeSource:
@@ -105,8 +84,9 @@ class Episode(Mapping[str, Any]):
 
     @property
     def signals(self) -> Mapping[str, Signal]:
-        """Name -> signal; each is opened on first use."""
-        return NamedSignals(self._source.signals)
+        """Name -> signal, read-only; each is opened on first use."""
+        signals = self._source.signals
+        return signals if isinstance(signals, LazySignals) else change_signals(signals)
 
     @property
     def static(self) -> Mapping[str, Any]:
@@ -228,12 +208,11 @@ class Episode(Mapping[str, Any]):
         Before the first record of a field its values are masked and padded with the first record, NaN or 0
         (`before="nan"`), or an error (`before="raise"`).
         """
-        signals = self._source.signals
+        signals = self.signals
         names = list(signals) if fields is None else [fields] if isinstance(fields, str) else list(fields)
-        for name in (*names, *(align if isinstance(align, Mapping) else ())):
-            self._check_signal(name)
+        wanted = {name: signals[name] for name in (*names, *(align if isinstance(align, Mapping) else ()))}
         times = as_int_array(times_ns if is_many(times_ns) else [times_ns], "a time")
-        return sample_signals({name: signals[name] for name in names}, times, before, max_age_ns, align)
+        return sample_signals({name: wanted[name] for name in names}, times, before, max_age_ns, align)
 
     # By step.
 
@@ -332,13 +311,6 @@ class Episode(Mapping[str, Any]):
         if name not in self._source.signals and name not in self._clocks():
             known = [*self._source.signals, *self._clocks()]
             raise KeyError(f"no signal or clock {name!r} in this episode.{nearest(name, known)}")
-
-    def _check_signal(self, name: str) -> None:
-        signals = self._source.signals
-        if name not in signals:
-            raise KeyError(
-                f"no signal {name!r} in this episode; it has {', '.join(signals) or 'none'}.{nearest(name, signals)}"
-            )
 
     def _filled(self) -> list[Signal]:
         found = [signal for signal in self._source.signals.values() if len(signal)]

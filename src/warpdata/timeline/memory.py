@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -13,38 +12,10 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.arrays import as_array, read_only
 from warpdata.errors import SchemaMismatchError, TimestampOrderError
-from warpdata.timeline.meta import OBJECT, Kind, SignalMeta, as_role, guess_role, numeric_kind
-from warpdata.timeline.signal import MappedRows, Record, Signal
-from warpdata.timeline.times import INT64_MAX, INT64_MIN, as_int_array
-
-
-class ClockedSignal(Signal):
-    """A signal that keeps its timestamps as one array; a backend adds the values."""
-
-    __slots__ = ()
-
-    @abstractmethod
-    def _clock(self) -> NDArray[np.int64]:
-        """All timestamps, strictly increasing."""
-
-    def _ts_at(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        return self._clock()[indices]
-
-    def _ts_in(self, rows: range) -> NDArray[np.int64]:
-        return self._clock()[rows.start : rows.stop : rows.step]
-
-    @property
-    def timestamps(self) -> NDArray[np.int64]:
-        """All timestamps, read-only."""
-        return read_only(self._clock())
-
-    def _search_ts(self, times: NDArray[np.int64]) -> NDArray[np.int64]:
-        return self._clock().searchsorted(times, "right").astype(np.int64) - 1
-
-    def _floor(self, ts_ns: int) -> int:
-        if not INT64_MIN <= ts_ns <= INT64_MAX:
-            return len(self) - 1 if ts_ns > 0 else -1
-        return int(self._clock().searchsorted(ts_ns, "right")) - 1
+from warpdata.timeline.meta import OBJECT, Kind, RowType, SignalMeta, as_role, guess_role, numeric_kind
+from warpdata.timeline.ragged import as_objects
+from warpdata.timeline.signal import ClockedSignal, MappedRows, Record, Signal
+from warpdata.timeline.times import as_int_array
 
 
 class ArraySignal(ClockedSignal):
@@ -56,16 +27,35 @@ class ArraySignal(ClockedSignal):
         self, timestamps: Any, values: Any, meta: SignalMeta | None = None, *, role: str | None = None
     ) -> None:
         stamps = as_int_array(timestamps, "a time")
-        batch = as_array(values)
+        is_ragged = meta is not None and meta.rows is not None
+        batch = as_objects(map(read_only, values)) if is_ragged else as_array(values)
         if batch.ndim == 0 or len(stamps) != len(batch):
             raise ValueError(f"{len(stamps)} timestamps for values of shape {batch.shape}")
         check_increasing(stamps)
         self._ts = read_only(stamps)
-        self._values = read_only(_as_objects(values) if batch.dtype.kind in "USO" else batch)
-        self._meta = _meta_of(self._values) if meta is None else meta
-        self._has_role = role is not None or meta is not None
+        is_text = batch.dtype.kind in "USO" and not is_ragged
+        self._values = read_only(_as_text(values) if is_text else batch)
+        if meta is None:
+            kind: Kind = numeric_kind(self._values.shape[1:])
+            if is_text:
+                kind = "bytes" if len(stamps) and isinstance(self._values[0], bytes) else "text"
+            meta = SignalMeta(self._values.dtype, self._values.shape[1:], kind)
+            self._has_role = role is not None
+        else:
+            self._has_role = True
+        self._meta = meta
         if role is not None:
             self._meta = replace(self._meta, role=as_role(role))
+
+    @classmethod
+    def ragged(cls, timestamps: Any, values: Sequence[Any], *, rate_hz: float | None = None) -> ArraySignal:
+        """A signal of arrays that differ in length only; blocks of sound with their `rate_hz`."""
+        arrays = [as_array(value) for value in values]
+        kinds = {RowType(array.dtype, array.shape[1:]) for array in arrays if array.ndim}
+        if len(kinds) != 1 or not all(array.ndim for array in arrays):
+            raise ValueError(f"values of one row type expected, got {', '.join(map(str, kinds)) or 'none'}")
+        kind: Kind = "ragged" if rate_hz is None else "sound"
+        return cls(timestamps, arrays, SignalMeta(OBJECT, (), kind, rows=kinds.pop(), rate_hz=rate_hz))
 
     def named(self, name: str) -> ArraySignal:
         """The signal with the role that its name implies, unless it was given one."""
@@ -102,7 +92,7 @@ class ArraySignal(ClockedSignal):
         return (ArraySignal, (self._ts, self._values, self._meta))
 
 
-class JoinedSignal(Signal):
+class JoinedSignal(ClockedSignal):
     """Signals of one kind, one after the other in time: the chunks of an episode as one signal."""
 
     __slots__ = ("_parts", "_starts", "_ts")
@@ -136,21 +126,13 @@ class JoinedSignal(Signal):
     def __len__(self) -> int:
         return int(self._starts[-1])
 
-    @property
-    def timestamps(self) -> NDArray[np.int64]:
-        """All timestamps of all parts."""
+    def _clock(self) -> NDArray[np.int64]:
         if self._ts is None:
             self._ts = read_only(np.concatenate([part.timestamps for part in self._parts]))
         return self._ts
 
     def _edge(self, index: int) -> int:
         return (self._parts[0]._edge(0)) if index == 0 else self._parts[-1]._edge(len(self._parts[-1]) - 1)
-
-    def _ts_at(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        return self.timestamps[indices]
-
-    def _search_ts(self, times: NDArray[np.int64]) -> NDArray[np.int64]:
-        return self.timestamps.searchsorted(times, "right").astype(np.int64) - 1
 
     def _values_at(self, indices: NDArray[np.int64]) -> NDArray[Any]:
         meta = self.meta
@@ -160,6 +142,9 @@ class JoinedSignal(Signal):
             chosen = owner == number
             out[chosen] = self._parts[number]._values_at(indices[chosen] - self._starts[number])
         return read_only(out)
+
+    def _lengths(self) -> NDArray[np.int64]:
+        return np.concatenate([part._lengths() for part in self._parts])
 
     def _bring(self, indices: NDArray[np.int64]) -> None:
         owner = self._starts.searchsorted(indices, "right") - 1
@@ -195,17 +180,10 @@ def check_increasing(stamps: NDArray[np.int64]) -> None:
         )
 
 
-def _as_objects(values: Any) -> NDArray[Any]:
+def _as_text(values: Any) -> NDArray[Any]:
     out = np.empty(len(values), object)
     out[:] = values.tolist() if isinstance(values, np.ndarray) else list(values)
     kinds = {type(value) for value in out}
     if kinds - {str} and kinds - {bytes}:
         raise TypeError("values are numbers, or all str, or all bytes")
     return out
-
-
-def _meta_of(values: NDArray[Any]) -> SignalMeta:
-    if values.dtype == OBJECT:
-        kind: Kind = "bytes" if len(values) and isinstance(values[0], bytes) else "text"
-        return SignalMeta(OBJECT, (), kind)
-    return SignalMeta(values.dtype, values.shape[1:], numeric_kind(values.shape[1:]))

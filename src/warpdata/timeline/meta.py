@@ -10,7 +10,7 @@ import numpy as np
 
 from warpdata.errors import nearest
 
-Kind = Literal["scalar", "vector", "tensor", "image", "text", "bytes"]
+Kind = Literal["scalar", "vector", "tensor", "image", "text", "bytes", "ragged", "sound"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 Role = Literal[
@@ -30,6 +30,7 @@ ABOUT_OTHERS: tuple[Role, ...] = ("prediction", "uncertainty", "residual")
 """Roles of signals that speak of another signal: `of` names it, `model` their maker."""
 
 OBJECT = np.dtype(object)
+_OBJECTS = ("text", "bytes", "ragged", "sound")
 _RESIDUALS = ("sign2nddiff", "error")
 
 _NAMES_OF_ROLE: dict[Role, tuple[str, ...]] = {
@@ -42,6 +43,21 @@ _NAMES_OF_ROLE: dict[Role, tuple[str, ...]] = {
     "residual": ("residual",),
 }
 _ROLE_OF_NAME: dict[str, Role] = {name: role for role, names in _NAMES_OF_ROLE.items() for name in names}
+
+
+class RowType(NamedTuple):
+    """Element type and shape of one row of a value of varying length."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one row."""
+        return self.dtype.itemsize * math.prod(self.shape)
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{', '.join(map(str, ('n', *self.shape)))}]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,20 +76,30 @@ class SignalMeta:
     """Who made a prediction, an uncertainty or a residual."""
     clock: str | None = None
     """Signals of one clock have the same times; None is a clock of the signal's own."""
+    rows: RowType | None = None
+    """Of ragged signals and sound: a value is an array of any number of such rows."""
+    rate_hz: float | None = None
+    """Of sound: samples in a second."""
 
     @property
     def is_object(self) -> bool:
-        """Whether values are Python strings or bytes instead of numbers."""
-        return self.kind in ("text", "bytes")
+        """Whether values are Python objects (text, bytes, arrays of varying length) instead of numbers of one shape."""
+        return self.kind in _OBJECTS
+
+    def __str__(self) -> str:
+        if self.is_object:
+            return self.kind if self.rows is None else f"{self.kind} {self.rows}"
+        return f"{self.kind} {self.dtype}{list(self.shape)}"
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of one value; of text and bytes, of the reference to it."""
+        """Bytes of one value; of objects, of the reference to it."""
         return self.dtype.itemsize * math.prod(self.shape)
 
     def same_values(self, other: SignalMeta) -> bool:
         """Whether values of both can stand in one batch."""
-        return (self.dtype, self.shape, self.kind) == (other.dtype, other.shape, other.kind)
+        own = (self.dtype, self.shape, self.kind, self.rows, self.rate_hz)
+        return own == (other.dtype, other.shape, other.kind, other.rows, other.rate_hz)
 
 
 class SignalRole(NamedTuple):

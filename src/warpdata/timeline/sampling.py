@@ -14,6 +14,7 @@ from warpdata.bytekit.arrays import read_only
 from warpdata.errors import TimeRangeError, nearest, require_word
 from warpdata.timeline.cards import html_table, sparkline_svg, text, titled
 from warpdata.timeline.meta import SignalMeta
+from warpdata.timeline.ragged import pad_rows
 from warpdata.timeline.signal import Signal, before_first
 from warpdata.timeline.source import named_error
 from warpdata.timeline.times import INT64_MAX, as_int, ns_between
@@ -64,8 +65,10 @@ class Samples(dict[str, NDArray[Any]]):
     def _repr_html_(self) -> str:
         rows = []
         for name, values in self.items():
-            known = self.mask[name]
-            is_number = values.dtype != object and values.dtype.kind in "biuf" and len(values)
+            mask = self.mask[name]
+            known = mask if mask.ndim == 1 else np.asarray(mask.any(axis=1))
+            # The padded rows of ragged signals are no line.
+            is_number = values.dtype.kind in "biuf" and len(values) > 0 and mask.ndim == 1
             flat = values.reshape(len(values), -1)[:, 0].astype(np.float64) if is_number else np.empty(0)
             line = sparkline_svg(np.where(known, flat, np.nan)) if is_number else ""
             oldest = f"{self.age_ns[name][known].max() / 1e6:.3f} ms" if known.any() else ""
@@ -111,10 +114,13 @@ def sample_signals(
             found = align_signal(signal, times, how, max_age_ns)
             if before == "raise" and (found.positions < 0).any():
                 raise before_first(signal, int(times[found.positions < 0][0]))
-            values[name] = read_only(aligned_values(signal, times, found, how, blank=before == "nan"))
+            rows, valid = aligned_values(signal, times, found, how, blank=before == "nan"), found.mask
         except TimeRangeError as error:
             raise named_error(error, name) from None
-        mask[name], age[name] = read_only(found.mask), read_only(found.age_ns)
+        if signal.meta.rows is not None:  # one array: as many rows as the longest value, and a mask of them
+            rows, inside = pad_rows(rows, signal.meta.rows)
+            valid = np.logical_and(inside, valid[:, None])
+        values[name], mask[name], age[name] = read_only(rows), read_only(valid), read_only(found.age_ns)
     return Samples(values, mask, age, read_only(times))
 
 
@@ -158,21 +164,20 @@ def aligned_values(
     values = _between(signal, times, held, align) if is_between else signal._values_at(held)
     if blank and not found.mask.all():
         values = np.array(values)
-        values[~found.mask] = _nothing(signal.meta)
+        values[~found.mask] = blank_values(signal.meta, 1)
     return values
 
 
 def blank_values(meta: SignalMeta, count: int) -> NDArray[Any]:
-    """Rows that hold nothing: NaN, 0, or empty text."""
+    """Rows that hold nothing: NaN, 0, empty text, or an array without rows."""
     out = np.empty((count, *meta.shape), meta.dtype)
-    out[...] = _nothing(meta)
+    if meta.rows is not None:
+        out.fill(np.empty((0, *meta.rows.shape), meta.rows.dtype))
+    elif meta.is_object:
+        out.fill("" if meta.kind == "text" else b"")
+    else:
+        out.fill(np.nan if meta.dtype.kind in "fc" else 0)
     return out
-
-
-def _nothing(meta: SignalMeta) -> Any:
-    if meta.is_object:
-        return "" if meta.kind == "text" else b""
-    return np.nan if meta.dtype.kind in "fc" else 0
 
 
 def check_align(align: str, meta: SignalMeta) -> None:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from warpdata.bytekit.arrays import InvalidIndexError, read_only, resolve_index
 from warpdata.errors import TimeRangeError
 from warpdata.timeline.meta import SignalMeta
+from warpdata.timeline.ragged import join_rows
 from warpdata.timeline.times import INT64_MAX, INT64_MIN, as_int, as_int_array, grid, is_many
 
 Record = tuple[Any, int]
@@ -68,10 +69,6 @@ class Signal(Sequence[Record]):
         """All values in place, if they need no decoding and no waiting; None where they do."""
         return None
 
-    def _gives_runs(self) -> bool:
-        """Whether runs of records are better read as such than by number."""
-        return False
-
     def _values_kept(self, indices: NDArray[np.int64]) -> NDArray[Any]:
         """Like `_values_at`, for a caller that will read neighbours as well: what is decoded is kept."""
         return self._values_at(indices)
@@ -83,10 +80,12 @@ class Signal(Sequence[Record]):
         """Whether reading waits for a network."""
         return False
 
-    def _runs_into(self, starts: NDArray[np.int64], out: NDArray[Any], places: NDArray[np.int64]) -> None:
-        """Write the records from each start on, as many as a row of `out` holds, to that place of `out`."""
-        rows = starts[:, None] + np.arange(out.shape[1])
-        out[places] = self._values_at(rows.reshape(-1)).reshape(len(starts), *out.shape[1:])
+    def _lengths(self) -> NDArray[np.int64]:
+        """How many rows every value of a ragged signal has."""
+        runs = (range(low, min(low + _BLOCK, len(self))) for low in range(0, len(self), _BLOCK))
+        return np.fromiter(
+            (len(value) for run in runs for value in self._values_in(run)), np.int64, len(self)
+        )
 
     def _record(self, index: int) -> Record:
         at = np.array([index], np.int64)
@@ -108,10 +107,26 @@ class Signal(Sequence[Record]):
         return SignalView(self, rows)
 
     def __iter__(self) -> Iterator[Record]:
-        step = min(_BLOCK, max(1, _BLOCK_BYTES // max(1, self.meta.row_bytes))) if len(self) else 1
-        for start in range(0, len(self), step):
-            rows = range(start, min(start + step, len(self)))
+        for rows in self.runs(_BLOCK_BYTES, _BLOCK):
             yield from zip(self._values_in(rows), self._ts_in(rows).tolist(), strict=True)
+
+    def value_bytes(self) -> int:
+        """Bytes of one value; of a ragged signal their mean, of text and bytes of the reference to it."""
+        kind = self.meta.rows
+        if kind is None or not len(self):
+            return self.meta.row_bytes
+        return 8 + kind.nbytes * int(self._lengths().mean())
+
+    def runs(self, max_bytes: int, max_rows: int = 1 << 14) -> Iterator[range]:
+        """All records as runs of about so many bytes, one record at least."""
+        step = max(1, min(max_rows, max_bytes // max(1, self.value_bytes()))) if len(self) else 1
+        return (range(start, min(start + step, len(self))) for start in range(0, len(self), step))
+
+    def flat(self) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        """The rows of all values of a ragged signal end to end: record k is rows [offsets[k], offsets[k + 1])."""
+        if self.meta.rows is None:
+            raise TypeError(f"flat() is for ragged signals and sound, not {self.meta}")
+        return join_rows(self.values(), self.meta.rows)
 
     @property
     def time(self) -> SignalTime:
@@ -159,8 +174,36 @@ class Signal(Sequence[Record]):
         return int(self._ts_at(np.array([index], np.int64))[0])
 
     def __repr__(self) -> str:
-        meta = self.meta
-        return f"<{type(self).__name__} {meta.kind} {meta.dtype}{list(meta.shape)}, {len(self)} records>"
+        return f"<{type(self).__name__} {self.meta}, {len(self)} records>"
+
+
+class ClockedSignal(Signal):
+    """A signal that keeps its timestamps as one array; a backend adds the values."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def _clock(self) -> NDArray[np.int64]:
+        """All timestamps, strictly increasing."""
+
+    @property
+    def timestamps(self) -> NDArray[np.int64]:
+        """All timestamps, read-only."""
+        return read_only(self._clock())
+
+    def _ts_at(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        return self._clock()[indices]
+
+    def _ts_in(self, rows: range) -> NDArray[np.int64]:
+        return self._clock()[rows.start : rows.stop : rows.step]
+
+    def _search_ts(self, times: NDArray[np.int64]) -> NDArray[np.int64]:
+        return self._clock().searchsorted(times, "right").astype(np.int64) - 1
+
+    def _floor(self, ts_ns: int) -> int:
+        if not INT64_MIN <= ts_ns <= INT64_MAX:
+            return super()._floor(ts_ns)
+        return int(self._clock().searchsorted(ts_ns, "right")) - 1  # without an array of one time
 
 
 class SignalTime:
@@ -207,10 +250,10 @@ def window(signal: Signal, key: slice) -> Signal:
 
 def sampled(signal: Signal, times: NDArray[np.int64]) -> Signal:
     """The value that holds at each requested time, stamped with the requested time."""
-    resolve_index = signal._search_ts(times)
-    if len(resolve_index) and resolve_index.min() < 0:
-        raise before_first(signal, int(times[resolve_index.argmin()]))
-    return SignalView(signal, resolve_index, times)
+    rows = signal._search_ts(times)
+    if len(rows) and rows.min() < 0:
+        raise before_first(signal, int(times[rows.argmin()]))
+    return SignalView(signal, rows, times)
 
 
 def before_first(signal: Signal, ts_ns: int) -> TimeRangeError:
@@ -287,10 +330,6 @@ class SignalView(Signal):
             self._clock = read_only(stamps + self.shift_ns if self.shift_ns else stamps)
         return self._clock
 
-    def values(self) -> NDArray[Any]:
-        """All values of the view as one read-only batch; a slice of data in memory is not copied."""
-        return read_only(self._values_in(range(len(self))))
-
     def _base_rows(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         rows = self._rows
         return rows.start + indices * rows.step if isinstance(rows, range) else rows[indices]
@@ -310,6 +349,10 @@ class SignalView(Signal):
             return self._base._values_in(own[_as_key(rows)])
         return self._base._values_at(own[_as_key(rows)])
 
+    def _lengths(self) -> NDArray[np.int64]:
+        lengths: NDArray[np.int64] = self._base._lengths()[_as_key(self._rows)]
+        return lengths
+
     def _in_memory(self) -> MappedRows | None:
         run, mapped = self.run, self._base._in_memory()
         if run is None or mapped is None:
@@ -326,15 +369,6 @@ class SignalView(Signal):
 
     def _is_far(self) -> bool:
         return self._base._is_far()
-
-    def _gives_runs(self) -> bool:
-        return self.run is not None and self._base._gives_runs()
-
-    def _runs_into(self, starts: NDArray[np.int64], out: NDArray[Any], places: NDArray[np.int64]) -> None:
-        if self.run is None:
-            super()._runs_into(starts, out, places)
-        else:
-            self._base._runs_into(starts + self.run.start, out, places)
 
     def _record(self, index: int) -> Record:
         value, ts_ns = self._base._record(int(self._rows[index]))

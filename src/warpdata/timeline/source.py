@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from types import MappingProxyType
 from typing import Any, Literal, NoReturn, get_args
 
 import numpy as np
@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.lazy import cached_property
 from warpdata.bytekit.process.forks import Reopens
-from warpdata.errors import TimeRangeError, require_kind
+from warpdata.errors import TimeRangeError, nearest
 from warpdata.timeline.memory import ArraySignal
 from warpdata.timeline.signal import Signal, sampled, window
-from warpdata.timeline.times import INT64_MAX, INT64_MIN
 
 Outcome = Literal["same", "next"]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
@@ -74,7 +73,8 @@ class LazySignals(Mapping[str, Signal]):
         signal = self.opened.get(name)
         if signal is None:
             if name not in self._names:
-                raise KeyError(name)
+                listed, near = ", ".join(self._names) or "none", nearest(str(name), self._names)
+                raise KeyError(f"no signal {name!r} in this episode; it has {listed}.{near}")
             signal = self.opened.setdefault(name, self._open_signal(name))
         return signal
 
@@ -86,6 +86,9 @@ class LazySignals(Mapping[str, Signal]):
 
     def __len__(self) -> int:
         return len(self._names)
+
+    def __repr__(self) -> str:
+        return f"<signals {', '.join(self._names) or 'none'}>"
 
 
 class ReadOnlyDict(dict[str, Any]):
@@ -128,7 +131,9 @@ def _frozen(value: Any) -> Any:
     return value
 
 
-def change_signals(signals: Mapping[str, Signal], change: Callable[[str, Signal], Signal]) -> LazySignals:
+def change_signals(
+    signals: Mapping[str, Signal], change: Callable[[str, Signal], Signal] = lambda _, signal: signal
+) -> LazySignals:
     """The signals of an episode, each changed when it is first used."""
     return LazySignals(lambda: signals, lambda name: change(name, signals[name]))
 
@@ -185,38 +190,27 @@ class EpisodeSource(ABC):
 
 
 class StatedSource(EpisodeSource):
-    """A source of which everything is known when it is made; its signals may still be opened on first use."""
+    """A source of which everything is known when it is made; signals and metadata may still be read on first use."""
+
+    id: str = ""
+    signals: Mapping[str, Signal] = MappingProxyType({})
+    static: Mapping[str, Any] = MappingProxyType({})
 
     def __init__(
         self,
         id: str,  # noqa: A002 - the word of the model
         signals: Mapping[str, Signal],
         static: Mapping[str, Any],
-        meta: Mapping[str, Any],
+        meta: Mapping[str, Any] | Callable[[], Mapping[str, Any]],
         step_clock: StepClock | None = None,
     ) -> None:
-        self._id, self._signals, self._step_clock = id, signals, step_clock
-        self._static, self._meta = ReadOnlyDict(static), ReadOnlyDict(meta)
+        self.id, self.signals, self.static = id, signals, ReadOnlyDict(static)
+        self._stated_meta, self._step_clock = meta, step_clock
 
-    @property
-    def id(self) -> str:
-        """The name it was given."""
-        return self._id
-
-    @property
-    def signals(self) -> Mapping[str, Signal]:
-        """The signals by name."""
-        return self._signals
-
-    @property
-    def static(self) -> Mapping[str, Any]:
-        """The static items."""
-        return self._static
-
-    @property
+    @cached_property
     def meta(self) -> Mapping[str, Any]:
         """System metadata."""
-        return self._meta
+        return ReadOnlyDict(self._stated_meta() if callable(self._stated_meta) else self._stated_meta)
 
     @property
     def step_clock(self) -> StepClock | None:
@@ -224,31 +218,12 @@ class StatedSource(EpisodeSource):
         return self._step_clock or super().step_clock
 
 
-class MemorySource(StatedSource):
-    """Signals and static items that are already in memory."""
-
-    def __init__(
-        self,
-        signals: Mapping[str, Signal],
-        static: Mapping[str, Any] | None = None,
-        meta: Mapping[str, Any] | None = None,
-        *,
-        id: str = "",  # noqa: A002 - the word of the model
-        step_clock: StepClock | None = None,
-    ) -> None:
-        require_kind("signals", signals, Mapping, "a mapping of names to signals")
-        named = {
-            name: signal.named(name) if isinstance(signal, ArraySignal) else signal
-            for name, signal in signals.items()
-        }
-        super().__init__(id, named, static or {}, meta or {}, step_clock)
-
-
 class SourceAround(EpisodeSource):
-    """A source around a source: everything as it is there, until a subclass changes it."""
+    """A source around a source: everything as it is there, until a subclass, or other `signals`, change it."""
 
-    def __init__(self, inner: EpisodeSource) -> None:
+    def __init__(self, inner: EpisodeSource, signals: Mapping[str, Signal] | None = None) -> None:
         self.inner = inner
+        self._own_signals = signals
 
     @property
     def id(self) -> str:
@@ -257,8 +232,13 @@ class SourceAround(EpisodeSource):
 
     @property
     def signals(self) -> Mapping[str, Signal]:
-        """The signals of the episode behind it."""
-        return self.inner.signals
+        """Its own signals, or those of the episode behind it."""
+        return self.inner.signals if self._own_signals is None else self._own_signals
+
+    @property
+    def shows_same(self) -> bool:
+        """Whether the signals are those of the episode behind it."""
+        return self._own_signals is None and type(self).signals is SourceAround.signals
 
     @property
     def static(self) -> Mapping[str, Any]:
@@ -283,7 +263,7 @@ class SourceAround(EpisodeSource):
     @property
     def address(self) -> str | None:
         """What opens the episode behind it, where that shows the same signals."""
-        return self.inner.address if type(self).signals is SourceAround.signals else None
+        return self.inner.address if self.shows_same else None
 
     def loaded_bytes(self) -> int:
         """What the episode behind it keeps in memory."""
@@ -296,7 +276,7 @@ class SourceAround(EpisodeSource):
 
 def innermost(source: EpisodeSource) -> EpisodeSource:
     """The source behind everything that shows the same signals as it does."""
-    while isinstance(source, SourceAround) and type(source).signals is SourceAround.signals:
+    while isinstance(source, SourceAround) and source.shows_same:
         source = source.inner
     return source
 
@@ -305,14 +285,9 @@ class WindowSource(Reopens, SourceAround):
     """The records of an episode with start <= ts < stop; nothing is copied."""
 
     def __init__(self, inner: EpisodeSource, start_ns: int | None, stop_ns: int | None) -> None:
-        super().__init__(inner)
-        self._bounds = (start_ns, stop_ns)
-        self._signals = change_signals(inner.signals, partial(_windowed, self._bounds))
-
-    @property
-    def signals(self) -> Mapping[str, Signal]:
-        """The signals, cut."""
-        return self._signals
+        bounds = slice(start_ns, stop_ns)
+        super().__init__(inner, change_signals(inner.signals, lambda _, signal: window(signal, bounds)))
+        self._bounds = bounds
 
     @property
     def step_clock(self) -> StepClock | None:
@@ -320,48 +295,28 @@ class WindowSource(Reopens, SourceAround):
         whole = self.inner.step_clock
         if whole is None or whole.times is None:
             return whole
-        return StepClock(whole.name, whole.outcome, partial(_times_within, whole.times, self._bounds))
+        times = whole.times()
+        inside = window(ArraySignal(times, np.zeros(len(times), np.bool_)), self._bounds).timestamps
+        return StepClock(whole.name, whole.outcome, lambda: inside, len(inside))
 
 
 class SampledSource(Reopens, SourceAround):
     """An episode sampled at chosen times: every signal has a value at each of them, and they are its steps."""
 
     def __init__(self, inner: EpisodeSource, times: Times) -> None:
-        super().__init__(inner)
-        self._times = times
-        self._signals = change_signals(inner.signals, partial(_sampled, times))
+        def sample(name: str, signal: Signal) -> Signal:
+            try:  # a signal left empty by a window stays empty and hides nothing
+                return sampled(signal, times) if len(signal) else signal
+            except TimeRangeError as error:
+                raise named_error(error, name) from None
 
-    @property
-    def signals(self) -> Mapping[str, Signal]:
-        """The signals at the chosen times."""
-        return self._signals
+        super().__init__(inner, change_signals(inner.signals, sample))
+        self._times = times
 
     @property
     def step_clock(self) -> StepClock | None:
         """The chosen times."""
         return StepClock("sampled", "same", lambda: self._times)
-
-
-def _windowed(bounds: tuple[int | None, int | None], _: str, signal: Signal) -> Signal:
-    return window(signal, slice(*bounds))
-
-
-def _sampled(times: Times, name: str, signal: Signal) -> Signal:
-    if not len(signal):  # left empty by a window: it stays empty and hides nothing
-        return signal
-    try:
-        return sampled(signal, times)
-    except TimeRangeError as error:
-        raise named_error(error, name) from None
-
-
-def _times_within(times: Callable[[], Times], bounds: tuple[int | None, int | None]) -> Times:
-    found = times()
-    low, high = (
-        default if bound is None else int(found.searchsorted(min(max(bound, INT64_MIN), INT64_MAX)))
-        for bound, default in zip(bounds, (0, len(found)), strict=True)
-    )
-    return found[low : max(low, high)]
 
 
 def named_error(error: TimeRangeError, name: str) -> TimeRangeError:

@@ -7,6 +7,7 @@ are what a_k led to. There are as many rows as the step clock has moments.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -59,6 +60,30 @@ class StepTimes:
         return self._array
 
 
+@dataclass(frozen=True, slots=True)
+class RoleSignals:
+    """An attribute of `Steps`: the signals of one role."""
+
+    role: Role
+
+    def __get__(self, steps: Steps, owner: type) -> StepSignals:
+        names = [name for name, signal in steps.signals.items() if signal.meta.role == self.role]
+        return StepSignals(names, steps.__getitem__, self.role)
+
+
+@dataclass(frozen=True, slots=True)
+class RoleSignal:
+    """An attribute of `Steps`: the one signal of a role, among several the one of that name; None without one."""
+
+    role: Role
+
+    def __get__(self, steps: Steps, owner: type) -> StepSignal | None:
+        names = [name for name, signal in steps.signals.items() if signal.meta.role == self.role]
+        if len(names) > 1 and self.role not in names:
+            raise KeyError(f"{len(names)} signals are a {self.role}: {', '.join(names)}; use steps[name]")
+        return steps[self.role if self.role in names else names[0]] if names else None
+
+
 class Steps:
     """The rows of an episode: `observations`, `actions`, `rewards`, flags and lanes, each of `length` rows."""
 
@@ -73,14 +98,16 @@ class Steps:
         max_age_ns: int | None = None,
     ) -> None:
         check_max_age(max_age_ns)
-        self._signals = signals
+        self.signals = signals
         self._times = times
         self.clock = clock
         self.outcome = outcome
         self._align = align
         self._max_age_ns = max_age_ns
         self._made: dict[str, StepSignal] = {}
-        self._check_names(align)
+        for name in align if isinstance(align, Mapping) else ():
+            if name not in signals:
+                raise KeyError(f"align names no signal {name!r}.{nearest(name, signals)}")
 
     @property
     def length(self) -> int:
@@ -95,65 +122,26 @@ class Steps:
         """The time of each step."""
         return self._times.array
 
-    @property
-    def observations(self) -> StepSignals:
-        """What was known when the action of the row was chosen."""
-        return self._of_role("observation")
-
-    @property
-    def actions(self) -> StepSignals:
-        """What was chosen."""
-        return self._of_role("action")
-
-    @property
-    def predictions(self) -> StepSignals:
-        """What models predicted of the observations."""
-        return self._of_role("prediction")
-
-    @property
-    def uncertainties(self) -> StepSignals:
-        """How sure models were."""
-        return self._of_role("uncertainty")
-
-    @property
-    def omens(self) -> StepSignals:
-        """The document's word for predictions."""
-        return self.predictions
-
-    @property
-    def uncerts(self) -> StepSignals:
-        """The document's word for uncertainties."""
-        return self.uncertainties
-
-    @property
-    def residuals(self) -> StepSignals:
-        """What is left between truth and prediction."""
-        return self._of_role("residual")
-
-    @property
-    def events(self) -> StepSignals:
-        """The last event at or before each step."""
-        return self._of_role("event")
-
-    @property
-    def others(self) -> StepSignals:
-        """Signals whose role is `other`."""
-        return self._of_role("other")
-
-    @property
-    def rewards(self) -> StepSignal | None:
-        """What the action of the row earned; None where it was not recorded."""
-        return self._one("reward")
-
-    @property
-    def terminated(self) -> StepSignal | None:
-        """Whether the action of the row ended the task."""
-        return self._one("terminated")
-
-    @property
-    def truncated(self) -> StepSignal | None:
-        """Whether the episode was cut off after the row."""
-        return self._one("truncated")
+    observations = RoleSignals("observation")
+    """What was known when the action of the row was chosen."""
+    actions = RoleSignals("action")
+    """What was chosen."""
+    predictions = omens = RoleSignals("prediction")
+    """What models predicted of the observations; the document calls them omens."""
+    uncertainties = uncerts = RoleSignals("uncertainty")
+    """How sure models were."""
+    residuals = RoleSignals("residual")
+    """What is left between truth and prediction."""
+    events = RoleSignals("event")
+    """The last event at or before each step."""
+    others = RoleSignals("other")
+    """Signals whose role is `other`."""
+    rewards = RoleSignal("reward")
+    """What the action of the row earned; None where it was not recorded."""
+    terminated = RoleSignal("terminated")
+    """Whether the action of the row ended the task."""
+    truncated = RoleSignal("truncated")
+    """Whether the episode was cut off after the row."""
 
     @property
     def final_observations(self) -> Mapping[str, Any]:
@@ -161,7 +149,7 @@ class Steps:
         end = int(self.times_ns[-1]) if self.length else None
         return {
             name: signal[-1][0]
-            for name, signal in self._signals.items()
+            for name, signal in self.signals.items()
             if signal.meta.role == "observation" and len(signal) and (end is None or signal.last_ts_ns > end)
         }
 
@@ -175,12 +163,10 @@ class Steps:
 
     def __getitem__(self, name: str) -> StepSignal:
         """One signal on the steps, of any role."""
-        found = self._made.get(name)
-        if found is None:
-            if name not in self._signals:
-                raise KeyError(f"no signal {name!r} in this episode.{nearest(name, self._signals)}")
-            found = self._made[name] = self._aligned(self._signals[name], self._how(name))
-        return found
+        if name not in self._made:
+            align = self._align if isinstance(self._align, str) else self._align.get(name, "hold")
+            self._made[name] = self._aligned(self.signals[name], align)
+        return self._made[name]
 
     def row(self, k: int) -> dict[str, Any]:
         """Row k as a dict: observations and actions by name, reward, terminated, truncated, ts_ns."""
@@ -189,7 +175,7 @@ class Steps:
         found["observations"] = {name: each[at] for name, each in self.observations.items()}
         found["actions"] = {name: each[at] for name, each in self.actions.items()}
         for role in _OUTCOMES:
-            one = self._one(role)
+            one = RoleSignal(role).__get__(self, Steps)
             if one is not None:
                 found[role] = one[at]
         return found
@@ -201,19 +187,6 @@ class Steps:
         names = {"observations": self.observations, "actions": self.actions}
         listed = ", ".join(f"{role}: {', '.join(found)}" for role, found in names.items() if found)
         return f"<Steps {self.length} on {self.clock!r}{'; ' if listed else ''}{listed}>"
-
-    def _of_role(self, role: Role) -> StepSignals:
-        names = [name for name, signal in self._signals.items() if signal.meta.role == role]
-        return StepSignals(names, self.__getitem__, role)
-
-    def _one(self, role: Role) -> StepSignal | None:
-        """The signal of a role of which there is one; among several the one of that name."""
-        names = [name for name, signal in self._signals.items() if signal.meta.role == role]
-        if not names:
-            return None
-        if len(names) > 1 and role not in names:
-            raise KeyError(f"{len(names)} signals are a {role}: {', '.join(names)}; use steps[name]")
-        return self[role if role in names else names[0]]
 
     def _aligned(self, signal: Signal, align: Align) -> StepSignal:
         if signal.meta.clock == self.clock and len(signal) == self.length:
@@ -248,14 +221,6 @@ class Steps:
         stamps = signal._ts_at(np.maximum(positions, 0)) if len(signal) else np.zeros(self.length, np.int64)
         mask = (positions >= 0) & (stamps == self.times_ns)
         return Alignment(np.where(mask, positions, -1), mask, np.zeros(self.length, np.int64))
-
-    def _how(self, name: str) -> Align:
-        return self._align if isinstance(self._align, str) else self._align.get(name, "hold")
-
-    def _check_names(self, align: Align | Mapping[str, Align]) -> None:
-        for name in align if isinstance(align, Mapping) else ():
-            if name not in self._signals:
-                raise KeyError(f"align names no signal {name!r}.{nearest(name, self._signals)}")
 
 
 class StepSignals(Mapping[str, "StepSignal"]):
@@ -297,7 +262,8 @@ class StepSignal:
         align: Align | None = None,
         max_age_ns: int | None = None,
     ) -> None:
-        self._signal = signal
+        self.signal = signal
+        """The signal in time."""
         self._times = times
         self._alignment = alignment
         self._align: Align | None = align
@@ -306,12 +272,12 @@ class StepSignal:
     @property
     def meta(self) -> SignalMeta:
         """What the values are."""
-        return self._signal.meta
+        return self.signal.meta
 
     @property
     def dtype(self) -> np.dtype[Any]:
         """The element type."""
-        return self._signal.meta.dtype
+        return self.signal.meta.dtype
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -321,17 +287,12 @@ class StepSignal:
     @property
     def row_shape(self) -> tuple[int, ...]:
         """The shape of one row."""
-        return self._signal.meta.shape
+        return self.signal.meta.shape
 
     @property
     def times_ns(self) -> NDArray[np.int64]:
         """The time of each step."""
         return self._times.array
-
-    @property
-    def signal(self) -> Signal:
-        """The signal in time."""
-        return self._signal
 
     @property
     def positions(self) -> NDArray[np.int64]:
@@ -373,13 +334,13 @@ class StepSignal:
         """Rows [start, stop), reading no more than they need."""
         found = self._found()
         if found is None:
-            return read_only(self._signal._values_in(range(start, stop)))
+            return read_only(self.signal._values_in(range(start, stop)))
         part = Alignment(found.positions[start:stop], found.mask[start:stop], found.age_ns[start:stop])
-        if not len(self._signal):
+        if not len(self.signal):
             return read_only(blank_values(self.meta, stop - start))
         # What an action led to is known or not: where nothing was recorded, no other record stands in.
         times, align, blank = self.times_ns[start:stop], self._align or "hold", self._align is None
-        return read_only(aligned_values(self._signal, times, part, align, blank=blank))
+        return read_only(aligned_values(self.signal, times, part, align, blank=blank))
 
     def __getitem__(self, key: Any) -> Any:
         return select_rows(key, self.shape, self.rows, self.dtype.itemsize, self._bring)
@@ -387,7 +348,7 @@ class StepSignal:
     def _bring(self, rows: NDArray[np.int64]) -> None:
         found = self._found()
         wanted = rows if found is None else found.positions[rows]
-        self._signal._bring(wanted[wanted >= 0])
+        self.signal._bring(wanted[wanted >= 0])
 
     def __len__(self) -> int:
         return self._times.count
@@ -401,5 +362,5 @@ class StepSignal:
     def _found(self) -> Alignment | None:
         """The alignment, found when it is first needed; None where rows and records are the same."""
         if self._alignment is None and self._align is not None:
-            self._alignment = align_signal(self._signal, self.times_ns, self._align, self._max_age_ns)
+            self._alignment = align_signal(self.signal, self.times_ns, self._align, self._max_age_ns)
         return self._alignment

@@ -61,7 +61,11 @@ def is_many(key: Any) -> bool:
 def as_int_array(values: Any, what: str) -> NDArray[np.int64]:
     """A one-dimensional int64 array of integers; masks, floats and nested sequences are a TypeError."""
     if not isinstance(values, np.ndarray):
-        return _from_sequence(values, what)
+        numbers = [as_int(value, what) for value in values]
+        for number in numbers:
+            if not INT64_MIN <= number <= INT64_MAX:
+                raise _too_large(number, what)
+        return np.array(numbers, np.int64)
     if values.ndim != 1:
         raise TypeError(f"{what} must be a flat sequence, not an array of {values.ndim} dimensions")
     if values.dtype.kind not in "iu":
@@ -69,14 +73,6 @@ def as_int_array(values: Any, what: str) -> NDArray[np.int64]:
     if values.dtype == np.uint64 and len(values) and values.max() > INT64_MAX:
         raise _too_large(int(values.max()), what)
     return values.astype(np.int64, copy=False)
-
-
-def _from_sequence(values: Any, what: str) -> NDArray[np.int64]:
-    numbers = [as_int(value, what) for value in values]
-    for number in numbers:
-        if not INT64_MIN <= number <= INT64_MAX:
-            raise _too_large(number, what)
-    return np.array(numbers, np.int64)
 
 
 def _too_large(number: int, what: str) -> Exception:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from warpdata.bytekit.io.ranges import RangeReader
+from warpdata.bytekit.io.ranges import BytesRangeReader, RangeReader
 from warpdata.bytekit.jsontext import dump_json
 from warpdata.bytekit.process.locks import ThreadLock
 from warpdata.episodes.sources.encoded import PictureGroup, encoded_camera, picture_group
@@ -21,13 +21,14 @@ from warpdata.timeline.episode import Episode
 from warpdata.timeline.memory import ArraySignal
 from warpdata.timeline.meta import ABOUT_OTHERS
 from warpdata.timeline.pictures import Limits, as_pixels, is_camera, limits_of, shrink_pixels
+from warpdata.timeline.ragged import join_sound
 from warpdata.timeline.signal import Signal
 from warpdata.viewer.framing import framed, sendable, web_codec
 from warpdata.viewer.health import UNASKED_EPISODES, Health
 from warpdata.viewer.moments import MOST
 from warpdata.viewer.shown import Shown, edited
 from warpdata.viewer.statistics import distribution, sampled, selection_statistics, spread_over
-from warpdata.viewer.tracks import Track
+from warpdata.viewer.tracks import Track, plotted_signal
 
 MAX_ROWS = 500
 MAX_WIDTH = 8192
@@ -146,6 +147,7 @@ class Answers:
         self._episodes = _Kept(_KEPT_EPISODES)
         self._tracks = _Kept(_KEPT_TRACK_BYTES, lambda track: track.kept_bytes)
         self._limits = _Kept(1024)
+        self._sounds = _Kept(_KEPT_TRACK_BYTES, len)
         self._thumbnails = _Kept(_KEPT_THUMBNAILS)
         self._growing: tuple[str, float, Episode] | None = None
         self.is_listed = False
@@ -220,9 +222,11 @@ class Answers:
         for position in spread_over(self._rows(ask).tolist()):
             try:
                 signal = snapshot.episodes[position].signals.get(name)
-                if signal is None or not len(signal) or signal.meta.is_object or is_camera(signal.meta):
+                if signal is None or not len(signal):
                     continue
-                samples.append(sampled(signal))
+                plotted = plotted_signal(signal)
+                if not plotted.meta.is_object and not is_camera(plotted.meta):
+                    samples.append(sampled(plotted))
             except WarpError:
                 unreadable += 1
         return json_response({**distribution(samples), "unreadable": unreadable})
@@ -299,7 +303,7 @@ class Answers:
                         {"signal": number, "at_ns": str(ts), "text": str(value)[:MAX_TEXT]}
                         for value, ts in _happened(signal)
                     ]
-                elif not signal.meta.is_object:
+                elif not signal.meta.is_object or signal.meta.rows is not None:
                     found = self._track(name, number).gaps()
                     gaps += [{"signal": number, "from_ns": str(a), "to_ns": str(b)} for a, b in found]
         texts.sort(key=lambda each: int(each["at_ns"]))
@@ -384,15 +388,24 @@ class Answers:
         return ViewResponse(framed(head, {"data": np.frombuffer(b"".join(packets), np.uint8)}), _ARRAYS)
 
     def video(self, ask: ViewRequest) -> tuple[RangeReader, str, str]:
-        """The video of a camera as a file: its bytes, type, and a name for it."""
+        """The video of a camera, or sound, as a file: its bytes, type, and a name for it."""
         name, number = ask.text("episode"), ask.number("signal", 0, 1 << 20)
-        signal = self._camera(name, number)
+        signal = self._signal(name, number)
         called = list(self._episode(name).signals)[number]
+        if signal.meta.kind == "sound":
+            file = f"{name}-{called}".replace("/", "-") + ".wav"
+            return BytesRangeReader(self.sound(name, number), file), "audio/wav", file
+        signal = self._camera(name, number)
         found = encoded_camera(called, signal)
         if found is None:
             raise BadViewRequest(f"{called} is not stored as a video")
         kind = "video/x-matroska" if found.suffix == ".mkv" else "video/mp4"
         return found.video, kind, f"{name}-{called}".replace("/", "-") + found.suffix
+
+    def sound(self, name: str, number: int) -> bytes:
+        """A sound signal as a WAV file."""
+        key = (name, number, self.shown.snapshot.generation, len(self._signal(name, number)))
+        return self._sounds.get(key, lambda: join_sound(self._signal(name, number)).wav())
 
     def errors(self, ask: ViewRequest) -> ViewResponse:
         """Where predictions are farthest from what came: times and distances, the worst first."""
@@ -472,7 +485,7 @@ class Answers:
         return self.checks(ViewRequest({}))
 
     def _forget(self) -> None:
-        for kept in (self._episodes, self._tracks, self._limits):
+        for kept in (self._episodes, self._tracks, self._limits, self._sounds):
             kept.forget()
 
     def _episode(self, name: str) -> Episode:
@@ -531,19 +544,20 @@ class Answers:
 
 def _described(number: int, name: str, signal: Signal) -> dict[str, Any]:
     meta, count = signal.meta, len(signal)
-    shows = "text" if meta.is_object else "camera" if is_camera(meta) else "plot"
+    is_text = meta.is_object and meta.rows is None
+    shows = "text" if is_text else "camera" if is_camera(meta) else "plot"
     found: dict[str, Any] = {
         "number": number,
         "name": name,
         "shows": shows,
         "kind": meta.kind,
-        "dtype": str(meta.dtype),
+        "dtype": str(meta.dtype if meta.rows is None else meta.rows.dtype),
         "shape": list(meta.shape),
         "role": meta.role,
         "of": meta.of,
         "model": meta.model,
         "units": meta.units,
-        "names": meta.names,
+        "names": meta.names if meta.rows is None else ["loudness" if meta.kind == "sound" else "rows"],
         "clock": meta.clock,
         "count": count,
     }

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from warpdata.catalog.dataset import Dataset
 from warpdata.episodes.sources.packed import ShardVideo
 from warpdata.episodes.sources.shard_episode import BlockSignal
-from warpdata.formats.episodedir.frame_reader import plan_of
+from warpdata.formats.episodedir.frame_index import plan_of
 from warpdata.formats.manifest.model import blob_key
 from warpdata.formats.wshard.reader import ShardReader
 from warpdata.formats.wshard.rows import BlockRows

@@ -33,8 +33,8 @@ _NO_SERVER = {"is_root": False, "is_here": False, "has_moments": False}
 _SCALARS = ("string", "bool", "int64", "double")
 """Columns that a site filters and sorts by."""
 _POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; connect-src 'self'; "
-    "base-uri 'none'; form-action 'none'"
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; media-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'"
 )
 
 Progress = Callable[[int, int], None]
@@ -198,6 +198,9 @@ class _Exported:
         if described["shows"] == "text":
             texts = [str(value)[:MAX_TEXT] for value, _ in signal[:MAX_EVENTS]]
             return {"times": self._times(parts, track), "texts": texts}
+        if signal.meta.kind == "sound":
+            wav = self._answers.sound(self._name, described["number"])
+            self._path.with_name(f"{self._path.name}-{described['number']}.wav").write_bytes(wav)
         return {"levels": self._levels(parts, track)}
 
     def _times(self, parts: _Parts, track: Track) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.process.locks import ThreadLock
+from warpdata.timeline.memory import ArraySignal
 from warpdata.timeline.signal import Signal
 
 MAX_CHANNELS = 64
@@ -37,11 +38,25 @@ class Plotted:
     is_exact: bool
 
 
+def plotted_signal(signal: Signal) -> Signal:
+    """What is plotted of a signal: of sound its loudness in each block (1 is the loudest), of values of varying length
+    their number of rows, of all else the signal itself."""
+    kind = signal.meta.rows
+    if kind is None:
+        return signal
+    if signal.meta.kind == "ragged" or not len(signal):
+        return ArraySignal(signal.timestamps, signal._lengths())
+    middle = 128 if kind.dtype == np.uint8 else 0
+    most = 1.0 if kind.dtype.kind == "f" else 2.0 ** (kind.dtype.itemsize * 8 - 1)
+    peaks = [float(np.abs(block.astype(np.float64) - middle).max(initial=0)) / most for block, _ in signal]
+    return ArraySignal(signal.timestamps, np.array(peaks, np.float32))
+
+
 class Track:
     """One signal of numbers: its times, and the least and greatest values of its blocks, made when first needed."""
 
     def __init__(self, signal: Signal) -> None:
-        self.signal = signal
+        signal = self.signal = plotted_signal(signal)
         self.times = signal.timestamps
         self._width = int(np.prod(signal.meta.shape, dtype=np.int64))
         self.channels = min(MAX_CHANNELS, self._width)

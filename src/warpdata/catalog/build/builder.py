@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from warpdata.bytekit.jsontext import dump_json, plain_json
 from warpdata.bytekit.process.forks import NoPickle, run_in_child
-from warpdata.catalog.access import Access, AccessOptions, change_catalog, writable_store
-from warpdata.catalog.build.artifacts import (
-    PackedShard,
-    StagedArtifact,
-    check_binding,
-    default_ref_type,
-    pack_artifact,
-    webdataset_rows,
-    whole_files,
+from warpdata.catalog.access import (
+    Access,
+    AccessOptions,
+    Staging,
+    change_catalog,
+    parse_name,
+    parse_size,
+    staging_for,
+    writable_store,
 )
 from warpdata.catalog.build.episodes import (
     CHUNK_BYTES,
@@ -29,22 +29,34 @@ from warpdata.catalog.build.episodes import (
     episode_rows,
     merge_stored,
 )
-from warpdata.catalog.build.extend import (
+from warpdata.catalog.build.parts import (
+    PackedShard,
+    StagedArtifact,
+    check_binding,
+    default_ref_type,
     grow_artifact,
     grow_episodes,
     grow_table,
     inherited_notes,
     new_artifact,
     new_table,
+    pack_artifact,
     publish_on_newest,
+    webdataset_rows,
+    whole_files,
 )
-from warpdata.catalog.build.staging import Staging, staging_for
 from warpdata.catalog.build.tables import ParquetOptions, ParquetShard, stage_table
 from warpdata.catalog.dataset import Dataset, open_version, utc_now
-from warpdata.catalog.names import parse_name, parse_size
-from warpdata.catalog.publish.pointer import read_pointer
-from warpdata.catalog.publish.publish import Published, PublishOptions, publish
-from warpdata.catalog.publish.transfer import Progress, Upload, Uploads, upload_blob
+from warpdata.catalog.publish.pointers import read_pointer
+from warpdata.catalog.publish.publish import (
+    Progress,
+    Published,
+    PublishOptions,
+    Upload,
+    Uploads,
+    publish,
+    upload_blob,
+)
 from warpdata.catalog.read.episodes import EPISODES_TABLE
 from warpdata.episodes.collection.facts import table_of
 from warpdata.errors import (

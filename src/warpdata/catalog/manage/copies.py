@@ -8,26 +8,28 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from warpdata.bytekit.process.threads import map_in_threads
-from warpdata.catalog.access import Access, Catalog, writable_store
-from warpdata.catalog.build.artifacts import list_paths
+from warpdata.catalog.access import VERSION_SUFFIXES, Access, Catalog, DatasetName, writable_store
+from warpdata.catalog.build.parts import list_paths
 from warpdata.catalog.manage.versions import list_versions, versions_and_tags
-from warpdata.catalog.names import VERSION_SUFFIXES, DatasetName
-from warpdata.catalog.publish.listing import check_catalog, rewrite_list
-from warpdata.catalog.publish.pointer import move_pointer, read_pointer, removal_count
-from warpdata.catalog.publish.publish import (
-    PublishOptions,
-    StoredVersion,
-    VersionFiles,
-    move_latest,
-    store_version,
+from warpdata.catalog.publish.pointers import (
+    check_catalog,
+    move_pointer,
+    read_pointer,
+    removal_count,
+    rewrite_list,
 )
-from warpdata.catalog.publish.transfer import (
+from warpdata.catalog.publish.publish import (
     Progress,
+    PublishOptions,
     Sent,
+    StoredVersion,
     Upload,
+    VersionFiles,
     is_blob_intact,
+    move_latest,
     put_blob,
     replace_file,
+    store_version,
     stored_parts,
     upload_blob,
     upload_file,
@@ -45,10 +47,9 @@ from warpdata.errors import (
     TruncatedError,
     WarpError,
 )
-from warpdata.formats.manifest.codec import parse_manifest
+from warpdata.formats.manifest.codec import parse_manifest, unseen_blobs
 from warpdata.formats.manifest.layout import MAX_MANIFEST_BYTES
 from warpdata.formats.manifest.model import BlobRef, Manifest
-from warpdata.formats.manifest.parts import unseen_blobs
 from warpdata.stores.blobs import BlobAddress, BlobReader
 from warpdata.stores.blobstore import BlobStore, digest_file
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from warpdata.catalog.access import access_options
 from warpdata.errors import DatasetError
+from warpdata.formats.manifest.codec import differing
 from warpdata.formats.manifest.model import ArtifactPart, LongList, Manifest, TablePart
-from warpdata.formats.manifest.parts import differing
 from warpdata.settings import Settings
 from warpdata.stores.address import plain_address
 

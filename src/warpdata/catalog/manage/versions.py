@@ -1,35 +1,43 @@
-"""Versions, tags and datasets of a catalog: list them, tag them, delete them."""
+"""Versions, tags and datasets of a catalog: list, tag and delete them; collect blobs that no version references."""
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TypeVar
 
-from warpdata.bytekit.process.threads import map_in_threads
-from warpdata.catalog.access import Access, Catalog, writable_store
-from warpdata.catalog.names import DatasetName, check_tag, parse_name
-from warpdata.catalog.publish.listing import (
+from warpdata.bytekit.process.threads import MAX_PARALLEL, map_in_threads
+from warpdata.catalog.access import (
+    VERSION_SUFFIXES,
+    Access,
+    Catalog,
+    DatasetName,
+    check_tag,
+    parse_name,
+    writable_store,
+)
+from warpdata.catalog.publish.pointers import (
+    PROBE,
+    Pointer,
     VersionList,
     about_manifest,
     check_catalog,
     list_datasets_of,
     list_store,
     list_stored_tags,
+    move_pointer,
     note_version,
     read_dataset_list,
     read_list,
-    rewrite_list,
-)
-from warpdata.catalog.publish.pointer import (
-    Pointer,
-    move_pointer,
     read_pointer,
     removal_count,
     removing,
+    rewrite_list,
     store_time_s,
 )
+from warpdata.catalog.publish.publish import stored_parts
 from warpdata.catalog.read.resolve import Resolver
 from warpdata.errors import (
     BlobNotFoundError,
@@ -41,8 +49,12 @@ from warpdata.errors import (
     UnavailableError,
     nearest,
 )
+from warpdata.formats.manifest.codec import parse_manifest, unseen_blobs
+from warpdata.formats.manifest.layout import MAX_MANIFEST_BYTES
 from warpdata.formats.manifest.model import HASH
 from warpdata.stores.blobstore import BlobInfo, BlobStore
+from warpdata.stores.local import LocalStore
+from warpdata.stores.reliable import ReliableStore
 
 R = TypeVar("R")
 
@@ -310,3 +322,141 @@ def _one_version(name: DatasetName, every: Sequence[str], prefix: str) -> str:
         hint = f"Run `warp versions list {name.dataset_id}` to see them."
         raise DatasetNotFoundError(f"no version {prefix} of {name.dataset_id}", hint=hint)
     return matches[0]
+
+
+DEFAULT_GRACE_S = 7 * 24 * 3600.0
+"""A killed publisher finds its blobs again when it runs again; younger blobs stay for it."""
+
+_BLOB = re.compile(r"blobs/sha256/([0-9a-f]{2})/\1[0-9a-f]{62}")
+_FOLDERS = ("blobs", "datasets", "probe")
+"""The folders of a catalog; other files beside them are not ours."""
+_TEMP_S = 24 * 3600.0
+"""Unfinished files of a folder are not written to for at least this long before they are removed."""
+_REMOVED_AT_ONCE = 20_000
+"""Keys that are removed while the lock is held once: publishers wait meanwhile."""
+_STEP = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteGarbage:
+    """What no version references."""
+
+    blobs: tuple[str, ...]
+    bytes: int
+    young_blobs: int
+    versions: int
+    temporary_files: int
+    is_deleted: bool
+    leftovers: tuple[str, ...] = ()
+    """Cards and signatures of versions that are gone."""
+
+
+@dataclass(slots=True)
+class _References:
+    """The blobs that manifests of a catalog reference; each manifest is read once."""
+
+    workers: int
+    keys: set[str] = field(default_factory=set)
+    versions: set[str] = field(default_factory=set)
+    beside: dict[str, BlobInfo] = field(default_factory=dict)
+    parts: set[str] = field(default_factory=set)
+    """Parts of manifests that were read: versions share most of theirs."""
+
+    def read(self, store: BlobStore) -> None:
+        """Read the manifests that are new; one that cannot be read stops the collection."""
+        new = []
+        for info in store.list("datasets/"):
+            manifest = _manifest_key(info.key)
+            if manifest == info.key and manifest not in self.versions:
+                new.append(manifest)
+            elif manifest is not None and manifest != info.key:
+                self.beside[info.key] = info
+        for key, blobs in zip(
+            new, map_in_threads(lambda k: self._blobs(store, k), new, self.workers), strict=True
+        ):
+            if blobs is not None:
+                self.versions.add(key)
+                self.keys |= blobs
+
+    def _blobs(self, store: BlobStore, key: str) -> set[str] | None:
+        """The blobs of a manifest, but for those in parts that were read; None if it was deleted meanwhile."""
+        try:
+            blob = store.get(key, max_bytes=MAX_MANIFEST_BYTES)
+        except BlobNotFoundError:
+            return None
+        assert blob is not None
+        version = key.rpartition("/")[2].removesuffix(".json")
+        manifest = parse_manifest(blob.data, expected_hash=version, parts=stored_parts(store))
+        return {ref.key for ref in unseen_blobs(manifest, self.parts)}
+
+    def __contains__(self, key: str) -> bool:
+        manifest = _manifest_key(key)
+        return key in self.keys if manifest is None else manifest in self.versions
+
+
+def collect(
+    catalog: Catalog, *, delete: bool = False, grace_s: float = DEFAULT_GRACE_S, workers: int = MAX_PARALLEL
+) -> RemoteGarbage:
+    """List unreferenced blobs, and delete those older than the grace period if `delete` is set."""
+    store = catalog.online_store
+    check_catalog(store)
+    used = _References(workers)
+    used.read(store)
+    now_s = time_for(store, is_writing=delete)
+    before_s = now_s - grace_s
+    unused = [
+        info for info in store.list("blobs/sha256/") if _BLOB.fullmatch(info.key) and info.key not in used
+    ]
+    old = [info for info in unused if info.modified_s < before_s]
+    leftovers = [i for i in used.beside.values() if i.key not in used and i.modified_s < before_s]
+    probes = [info for info in store.list(PROBE) if info.modified_s < now_s - _TEMP_S]
+    inner = store.inner if isinstance(store, ReliableStore) else store
+    temps = (
+        inner.stale_temps(min(before_s, now_s - _TEMP_S), _FOLDERS) if isinstance(inner, LocalStore) else []
+    )
+    if delete:
+        gone = _remove(store, used, [info.key for info in [*leftovers, *old, *probes]])
+        old, leftovers = ([info for info in infos if info.key in gone] for infos in (old, leftovers))
+        for path in temps:
+            path.unlink(missing_ok=True)
+    return RemoteGarbage(
+        blobs=tuple(info.key for info in old),
+        bytes=sum(info.size for info in old),
+        young_blobs=len(unused) - len(old),
+        versions=len(used.versions),
+        temporary_files=len(temps),
+        is_deleted=delete,
+        leftovers=tuple(info.key for info in leftovers),
+    )
+
+
+def _remove(store: BlobStore, used: _References, keys: list[str]) -> set[str]:
+    """Remove those of the keys that no version references, a round at a time; returns them."""
+    gone: set[str] = set()
+    while keys:
+        with removing(store) as may_remove:
+            used.read(
+                store
+            )  # inside the lock: a publisher that puts its manifest later checks its blobs again
+            batch = [key for key in keys[:_REMOVED_AT_ONCE] if key not in used]
+            done = 0
+            while done < len(batch) and may_remove():
+                store.delete_all(batch[done : done + _STEP])
+                done += len(batch[done : done + _STEP])
+        if batch and not done:
+            raise UnavailableError(
+                "reading the catalog takes longer than the removal lock lasts", path=store.address
+            )
+        gone.update(batch[:done])
+        keys = batch[done:] + keys[_REMOVED_AT_ONCE:]
+    return gone
+
+
+def _manifest_key(key: str) -> str | None:
+    """The manifest that a key below `datasets/` is, or is beside of; None for any other key."""
+    parts = key.split("/")
+    if len(parts) != 5 or parts[0] != "datasets" or parts[3] != "versions":
+        return None
+    version, _, suffix = parts[4].partition(".")
+    is_file = HASH.fullmatch(version) and f".{suffix}" in VERSION_SUFFIXES
+    return f"{key.rpartition('/')[0]}/{version}.json" if is_file else None

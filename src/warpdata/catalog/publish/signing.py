@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from warpdata.bytekit.checksum import sha256_hex
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
-from warpdata.catalog.names import DatasetName
+from warpdata.catalog.access import DatasetName
 from warpdata.errors import ConflictError, FormatError, MissingExtraError, StoreError, UntrustedError
 from warpdata.formats.manifest.layout import MAX_POINTER_BYTES
 from warpdata.stores.blobstore import BlobStore

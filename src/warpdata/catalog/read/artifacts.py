@@ -13,8 +13,8 @@ from warpdata.bytekit.lazy import cached_property
 from warpdata.bytekit.process.threads import MAX_PARALLEL, map_in_threads
 from warpdata.catalog.access import Access, Catalog
 from warpdata.errors import BlobNotFoundError, ChecksumError, CorruptLayoutError, LimitExceededError
+from warpdata.formats.manifest.codec import PartedShards
 from warpdata.formats.manifest.model import VECTOR_KIND, ArtifactPart, BlobRef, LongList, vector_files
-from warpdata.formats.manifest.parts import PartedShards
 from warpdata.formats.tarshard.member_index import Member, MemberIndex
 from warpdata.stores.blobs import AnyBlobReader, LocalBlobReader
 from warpdata.stores.prefetch import SequentialReader, SequentialReads

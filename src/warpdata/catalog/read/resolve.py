@@ -11,10 +11,8 @@ from pathlib import Path
 
 from warpdata.bytekit.io import commit
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
-from warpdata.catalog.access import Access, Catalog
-from warpdata.catalog.names import LATEST, DatasetName
-from warpdata.catalog.publish.listing import read_list
-from warpdata.catalog.publish.pointer import Pointer, unpack_pointer
+from warpdata.catalog.access import LATEST, Access, Catalog, DatasetName
+from warpdata.catalog.publish.pointers import Pointer, read_list, unpack_pointer
 from warpdata.catalog.publish.signing import SUFFIX as SIGNATURE
 from warpdata.catalog.publish.signing import Signature, check_has_trust, check_signature
 from warpdata.errors import (

@@ -29,9 +29,8 @@ from warpdata.errors import (
     UnsupportedDtypeError,
 )
 from warpdata.formats.episodedir.layout import PARQUET_MAGIC
+from warpdata.sql.columns import Positions, engine_columns, fields_in, names_by_place, rows_at
 from warpdata.sql.engine import RowMatcher, parse_condition, pushed_down
-from warpdata.sql.enginetypes import engine_columns, fields_in, names_by_place
-from warpdata.sql.rowpicking import Positions, rows_at
 from warpdata.stores.blobs import AnyBlobReader, LocalBlobReader, RangeBytes
 
 if TYPE_CHECKING:
@@ -123,8 +122,9 @@ class ShardFile:
     def _groups(self) -> list[tuple[range, int, int]]:
         """Row groups, small neighbours joined: (their numbers in the file, rows, bytes)."""
         joined: list[tuple[range, int, int]] = []
-        for number in range(self.metadata.num_row_groups):
-            group = self.metadata.row_group(number)
+        metadata = self.metadata
+        for number in range(metadata.num_row_groups):
+            group = metadata.row_group(number)
             rows, size = group.num_rows, group.total_byte_size
             if joined and joined[-1][1] + rows <= _GROUP_ROWS and joined[-1][2] + size <= _GROUP_BYTES:
                 numbers, more_rows, more_bytes = joined[-1]
@@ -151,16 +151,27 @@ class ShardFile:
         """The bytes of these columns of a row group."""
         key = (group, None if columns is None else tuple(columns))
         if key not in self._ranges:
-            slack = _OLD_SLACK_BYTES if self.metadata.created_by.startswith("parquet-mr") else 0
-            ranges = self._ranges[key] = []
-            for number in self._groups[group][0]:
-                for leaf in self._leaf_numbers(key[1]):
-                    chunk = self.metadata.row_group(number).column(leaf)
-                    start = chunk.data_page_offset
-                    if chunk.has_dictionary_page and 0 < (chunk.dictionary_page_offset or 0) < start:
-                        start = chunk.dictionary_page_offset
-                    end = min(start + chunk.total_compressed_size + slack, self.reader.size)
-                    ranges.append((start, end))
+            metadata, (numbers, _, size) = self.metadata, self._groups[group]
+            slack = _OLD_SLACK_BYTES if metadata.created_by.startswith("parquet-mr") else 0
+            leaves = self._leaf_numbers(key[1])
+
+            def chunk_range(number: int, leaf: int) -> Range:
+                chunk = metadata.row_group(number).column(leaf)
+                start = chunk.data_page_offset
+                if chunk.has_dictionary_page and 0 < (chunk.dictionary_page_offset or 0) < start:
+                    start = chunk.dictionary_page_offset
+                return start, min(start + chunk.total_compressed_size + slack, self.reader.size)
+
+            def ranges_of(chosen: Sequence[int]) -> list[Range]:
+                return [chunk_range(number, leaf) for number in chosen for leaf in leaves]
+
+            ranges = ranges_of(numbers if len(numbers) < 3 else (numbers[0], numbers[-1]))
+            if len(numbers) > 2 and ranges:
+                # The gaps between small groups are read in any case: one range holds them all.
+                low, high = min(start for start, _ in ranges), max(end for _, end in ranges)
+                is_dense = size <= _GAP_BYTES * len(numbers) and high - low <= 2 * _GROUP_BYTES
+                ranges = [(low, high)] if is_dense else ranges_of(numbers)
+            self._ranges[key] = ranges
         return self._ranges[key]
 
     def _leaf_numbers(self, columns: tuple[str, ...] | None) -> list[int]:

@@ -43,11 +43,26 @@ def _show(warp: cli.Warp, address: str) -> Output:
         thing = thing.episodes
     if isinstance(thing, Episodes):
         rows = thing.facts.select(_FACTS).to_pylist()
+        problems = (
+            thing.facts.column("problems").to_pylist() if "problems" in thing.facts.column_names else []
+        )
+        unreadable = [
+            f"{row['id']}: {why[0]}"
+            for row, why in zip(rows, problems, strict=False)
+            if why and not row["length"]
+        ]
         columns: dict[str, Any] = {name: name for name in _FACTS}
         for name in ("duration_s", "total_reward"):
             columns[name] = lambda row, name=name: "" if row[name] is None else f"{row[name]:.3f}"
         right = ("length", "duration_s", "total_reward")
-        return Output(rows, rows=rows, columns=columns, right=right, footer=[f"{len(rows)} episodes"])
+        return Output(
+            rows,
+            rows=rows,
+            columns=columns,
+            right=right,
+            footer=[*unreadable, f"{len(rows)} episodes"],
+            code=exits.DAMAGED if unreadable else exits.OK,
+        )
     if not isinstance(thing, Episode):
         raise ValueError(f"no episodes at {address}; use `warp inspect`")
     rows = [_signal_row(name, thing) for name in thing.signals]
@@ -76,7 +91,8 @@ def _signal_row(name: str, episode: Episode) -> dict[str, Any]:
     try:
         signal = episode.signals[name]
         meta, count = signal.meta, len(signal)
-        kind = meta.kind if meta.is_object else f"{meta.dtype}{list(meta.shape) if meta.shape else ''}"
+        plain = f"{meta.dtype}{list(meta.shape) if meta.shape else ''}"
+        kind = plain if not meta.is_object else meta.kind if meta.rows is None else str(meta.rows)
         row |= {"kind": meta.kind, "type": kind, "count": count, "units": meta.units, "sparkline": ""}
         if count:
             span = signal.last_ts_ns - signal.first_ts_ns
@@ -89,11 +105,13 @@ def _signal_row(name: str, episode: Episode) -> dict[str, Any]:
 
 
 def _signal_sparkline(signal: Signal) -> str:
-    """The channel that moves most, the brightness of images, or the last text."""
+    """The channel that moves most, the brightness of images, the length of ragged values, or the last text."""
     import numpy as np
 
     from warpdata.cli.terminal import sparkline
 
+    if signal.meta.rows is not None:
+        return sparkline(signal._lengths().tolist(), _POINTS)
     if signal.meta.is_object:
         return repr(signal[-1][0])[:_POINTS]
     rows = np.unique(np.linspace(0, len(signal) - 1, min(len(signal), _POINTS)).astype(np.int64))

@@ -13,10 +13,9 @@ from warpdata.cli.console import Output, human_bytes
 from warpdata.errors import BadMagicError, DatasetNotFoundError, StoreError, nearest
 
 if TYPE_CHECKING:
-    from warpdata.catalog.access import Access, Catalog
+    from warpdata.catalog.access import Access, Catalog, DatasetName
     from warpdata.catalog.build.builder import DatasetBuilder
     from warpdata.catalog.manage.versions import Expired
-    from warpdata.catalog.names import DatasetName
 
 _PARTS = {
     **dict.fromkeys(("recordings", "directory", "shards", "episode", "chunk-list"), "episodes"),
@@ -201,8 +200,8 @@ def run_versions_delete(
     versions: Annotated[Sequence[str], cli.Arg("versions by their first 8 digits or more", "HASH")] = (),
 ) -> Output:
     """Delete versions; those that latest or a tag points at stay."""
+    from warpdata.catalog.access import parse_name
     from warpdata.catalog.manage.versions import delete_versions
-    from warpdata.catalog.names import parse_name
 
     name = parse_name(dataset)
     chosen = versions or ([name.hash_prefix] if name.hash_prefix else [])
@@ -224,8 +223,8 @@ def run_versions_expire(
     delete: Annotated[bool, "delete them (otherwise they are only listed)"] = False,
 ) -> Output:
     """Delete old versions, or list them; those that latest or a tag points at stay."""
+    from warpdata.catalog.access import parse_duration, parse_name
     from warpdata.catalog.manage.versions import expire_versions
-    from warpdata.catalog.names import parse_duration, parse_name
 
     name = parse_name(dataset)
     _check_plain(name)
@@ -273,8 +272,8 @@ def run_tags_delete(warp: cli.Warp, dataset: str, tag: str) -> Output:
 
 
 def _tags_after(warp: cli.Warp, dataset: str, change: Callable[[Access, DatasetName], object]) -> Output:
+    from warpdata.catalog.access import parse_name
     from warpdata.catalog.manage.versions import list_tags
-    from warpdata.catalog.names import parse_name
 
     name = parse_name(dataset)
     with warp.open_access() as access:
@@ -321,8 +320,8 @@ def run_copy(
     set_latest: Annotated[bool | None, "move latest there (default: unless a version is named)"] = None,
 ) -> Output:
     """Copy the versions and blobs that another catalog lacks."""
+    from warpdata.catalog.access import parse_name
     from warpdata.catalog.manage.copies import copy_dataset
-    from warpdata.catalog.names import parse_name
 
     options: dict[str, Any] = {"all_versions": all_versions, "set_latest": set_latest, "tags": tags}
     with (
@@ -370,7 +369,7 @@ def run_list_remote(
 
 def _without_empty(catalogs: Sequence[Catalog]) -> Sequence[Catalog]:
     """Catalogs that hold something, or all if none does: an empty one does not hide the others."""
-    from warpdata.catalog.publish.listing import is_empty
+    from warpdata.catalog.publish.pointers import is_empty
 
     used = []
     for catalog in catalogs:

@@ -26,8 +26,8 @@ def run_repair(
     files: Annotated[Sequence[list[str]], cli.Arg("files it was made from", "PATH", nargs="+")] = (),
 ) -> Output:
     """Replace damaged blobs of a dataset; every blob is read. Exit code 3 if some are lost."""
+    from warpdata.catalog.access import parse_name
     from warpdata.catalog.manage.copies import mend_version
-    from warpdata.catalog.names import parse_name
 
     with ExitStack() as opened, warp.progress("reading") as bar:
         access = opened.enter_context(warp.open_access())
@@ -52,8 +52,8 @@ def run_gc_remote(
     older_than: str = "7d",
 ) -> Output:
     """Find or delete blobs that no version uses."""
-    from warpdata.catalog.manage.collect import collect
-    from warpdata.catalog.names import parse_duration
+    from warpdata.catalog.access import parse_duration
+    from warpdata.catalog.manage.versions import collect
 
     if delete and dry_run:
         raise ValueError("--delete and --dry-run exclude each other")
@@ -81,7 +81,7 @@ def run_cache_gc(
     _: cli.Warp, *, limit: Annotated[str | None, "bytes that may stay, such as 500GB"] = None
 ) -> Output:
     """Remove what was used longest ago until the rest fits; a bare number is GB."""
-    from warpdata.catalog.names import parse_size
+    from warpdata.catalog.access import parse_size
 
     if limit is not None and limit.strip().replace(".", "", 1).isdigit():
         limit = f"{limit}GB"

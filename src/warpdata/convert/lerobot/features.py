@@ -100,7 +100,8 @@ def _feature(
         is_json = original is not None and original.get("dtype") not in ("string", None)
         about = dict(original or {"dtype": "string", "shape": [1], "names": None})
         return Feature(name, signal_name, "json" if is_json else "text", about)
-    is_gray = meta.kind == "image" and (len(shape) == 2 or shape[2] == 1)
+    # Other pictures than RGB of 8 bits (gray, depth, RGBA, 16-bit colour) are numbers, unless they are single pictures.
+    is_gray = meta.kind == "image" and (shape[2:] != (3,) or meta.dtype != np.uint8)
     if meta.kind == "image" and not (is_gray and camera_codec(signal) not in STILL_CODECS):
         stated = original.get("dtype") if original is not None else None
         is_image = is_gray or (frames_as if stated is None else stated) == "image"

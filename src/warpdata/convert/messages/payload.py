@@ -35,6 +35,7 @@ _PIXELS = {
     **dict.fromkeys(("rgba8", "bgra8", "8UC4"), ("u1", 4)),
     **dict.fromkeys(("mono16", "16UC1"), ("u2", 1)),
     **dict.fromkeys(("rgb16", "bgr16"), ("u2", 3)),
+    **dict.fromkeys(("rgba16", "bgra16"), ("u2", 4)),
     "16SC1": ("i2", 1),
     "32FC1": ("f4", 1),
     "64FC1": ("f8", 1),

@@ -60,9 +60,13 @@ def _values_sum(signal: Signal) -> int:
     total = _stated_sum(signal)
     if total is not None:
         return total
+    total = 0
+    if signal.meta.rows is not None:
+        for value, _ in signal:
+            total = crc32c(value.tobytes(), crc32c(len(value).to_bytes(8, "little"), total))
+        return total
     if signal.meta.is_object and not isinstance(signal, VideoSignal):
         return crc32c(dump_json([value if isinstance(value, str) else value.hex() for value, _ in signal]))
-    total = 0
     if isinstance(signal, VideoSignal):
         with contextlib.closing(signal.video_bytes()) as reader:
             for start in range(0, reader.size, _BLOCK_BYTES):
@@ -91,9 +95,9 @@ def sum_of(signal: Signal) -> ContentSum:
         return ContentSum(size, xxh3_128=digest)
     if not signal.meta.is_object:
         return sum_of_rows(_blocks(signal))
-    sha256, size = hashlib.sha256(), 0
+    sha256, size, is_ragged = hashlib.sha256(), 0, signal.meta.rows is not None
     for value, _ in signal:
-        raw = value.encode() if isinstance(value, str) else bytes(value)
+        raw = value.encode() if isinstance(value, str) else value.tobytes() if is_ragged else bytes(value)
         sha256.update(len(raw).to_bytes(8, "little") + raw)
         size += 8 + len(raw)
     return ContentSum(size, sha256.hexdigest())
@@ -128,6 +132,4 @@ class RowsSum:
 
 
 def _blocks(signal: Signal) -> Iterator[NDArray[Any]]:
-    step = max(1, _BLOCK_BYTES // max(1, signal.meta.row_bytes))
-    for start in range(0, len(signal), step):
-        yield signal.rows(start, start + step)
+    return (signal.rows(run.start, run.stop) for run in signal.runs(_BLOCK_BYTES))

@@ -36,7 +36,7 @@ from warpdata.formats.episodedir.frame_index import frame_index_bytes
 from warpdata.formats.episodedir.images import FrameShape, VideoOptions, suffix_for
 from warpdata.formats.episodedir.signal_file import Description, TableWriter, signal_schema, table_bytes
 from warpdata.timeline.episode import Episode
-from warpdata.timeline.meta import SignalMeta
+from warpdata.timeline.meta import OBJECT, SignalMeta
 from warpdata.timeline.signal import Signal
 
 _BLOCK_BYTES = 4 << 20
@@ -214,10 +214,10 @@ class _Copy:
 def describe(meta: SignalMeta, *, in_table: bool = False) -> Description:
     """The description of a signal as it is stored; in a table, pictures that no video can hold are tensors."""
     kind = "tensor" if in_table and meta.kind == "image" else meta.kind
-    dtype = kind if meta.is_object else dtype_of(meta.dtype).name
-    return Description(
-        kind, dtype, meta.shape, meta.units, meta.names, meta.role, meta.of, meta.model, meta.clock
-    )
+    stored, shape = (meta.dtype, meta.shape) if meta.rows is None else meta.rows
+    dtype = kind if stored == OBJECT else dtype_of(stored).name
+    about = (meta.units, meta.names, meta.role, meta.of, meta.model, meta.clock, meta.rate_hz)
+    return Description(kind, dtype, shape, *about)
 
 
 def holds_frames(signal: Signal) -> bool:
@@ -230,9 +230,7 @@ def holds_frames(signal: Signal) -> bool:
 
 
 def _blocks(signal: Signal) -> Iterator[range]:
-    step = max(1, min(_BLOCK_ROWS, _BLOCK_BYTES // max(1, signal.meta.row_bytes)))
-    for start in range(0, max(1, len(signal)), step):
-        yield range(start, min(start + step, len(signal)))
+    return signal.runs(_BLOCK_BYTES, _BLOCK_ROWS) if len(signal) else iter([range(0)])
 
 
 def _copy_bytes(source: RangeReader, target: Path) -> None:

@@ -40,6 +40,8 @@ from warpdata.formats.wshard.save import save_wshard
 from warpdata.formats.wshard.schema import TensorSpec, Timebase, check_channel_id
 from warpdata.formats.wshard.writer import CompressionChoice, check_compat
 from warpdata.timeline.episode import Episode
+from warpdata.timeline.meta import RowType
+from warpdata.timeline.ragged import join_rows
 from warpdata.timeline.signal import Signal
 from warpdata.timeline.source import StepClock, innermost
 from warpdata.timeline.steps import PREFIXES, Steps, StepSignal
@@ -59,6 +61,8 @@ _LANES = {
 }
 """Role -> field of the tensors, prefix of its blocks."""
 _I64 = TensorSpec(dtype_named("i64"), ())
+_RAGGED_BLOCKS = {"block": "rows", "offsets": "offsets", "times": "clock"}
+"""Parts of a signal whose values vary in length, and the folder of their blocks."""
 
 
 @suggests
@@ -173,6 +177,13 @@ def _add_signal(
             blocks[places["video"]] = camera.video
             blocks[places["frames"]] = frame_index_bytes(camera.index)
             return places
+    if signal.meta.rows is not None:
+        offsets = np.cumsum([0, *signal._lengths()], dtype=np.int64)
+        blocks[f"aux/rows/{name}"] = _flat_rows(signal, signal.meta.rows, offsets)
+        blocks[f"aux/offsets/{name}"] = ArrayRows(offsets, _I64)
+        blocks[f"aux/clock/{name}"] = ArrayRows(np.array(signal.timestamps), _I64)
+        places = {key: f"aux/{folder}/{name}" for key, folder in _RAGGED_BLOCKS.items()}
+        return {**places, "count": len(signal)}
     if signal.meta.is_object:
         blocks[f"aux/table/{name}"] = _table(signal)
         return {"table": f"aux/table/{name}"}
@@ -252,6 +263,18 @@ def _rows(signal: StepSignal | Signal, first: int = 0) -> _FunctionRows:
     )
 
 
+def _flat_rows(signal: Signal, kind: RowType, offsets: NDArray[np.int64]) -> _FunctionRows:
+    """The rows of all values of a ragged signal end to end, read on demand."""
+
+    def read(start: int, end: int) -> NDArray[Any]:
+        first = int(offsets.searchsorted(start, "right")) - 1
+        last = int(offsets.searchsorted(end, "left"))
+        rows, _ = join_rows(signal.rows(first, last), kind)
+        return rows[start - offsets[first] : end - offsets[first]]
+
+    return _FunctionRows(TensorSpec(dtype_of(kind.dtype), kind.shape), int(offsets[-1]), read)
+
+
 @dataclass(frozen=True, slots=True)
 class _FunctionRows:
     spec: TensorSpec
@@ -262,7 +285,8 @@ class _FunctionRows:
 def tensors_of(episode: Episode) -> WShardEpisode:
     """The rows of an episode: those of its shard, or its steps, read on demand.
 
-    A signal that has no record of its own for every step keeps its own clock. Text and bytes are left out.
+    A signal that has no record of its own for every step keeps its own clock. Text, bytes and values of varying length
+    are left out.
     """
     source = innermost(episode.source)
     if isinstance(source, ShardSource):

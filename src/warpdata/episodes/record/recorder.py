@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import shutil
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -42,7 +41,7 @@ from warpdata.errors import (
     require_word,
     suggests,
 )
-from warpdata.formats.episodedir.documents import check_name
+from warpdata.formats.episodedir.documents import check_name, plain_part
 from warpdata.formats.episodedir.frame_index import write_empty_index
 from warpdata.formats.episodedir.images import FrameShape, VideoOptions, choose_codec, suffix_for
 from warpdata.formats.journal.layout import WORK_SUFFIX
@@ -57,7 +56,6 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 SHARD_SUFFIX = ".wshard"
-_STRANGE = re.compile(r"[^A-Za-z0-9_.-]")
 _WRITER = "warpdata.DiskEpisodeWriter"
 
 
@@ -657,9 +655,3 @@ def nested(name: str, value: Any) -> Iterator[tuple[str, Any]]:
             yield from nested(f"{name}/{number}", inner)
     elif value is not None and not (isinstance(value, np.ndarray) and value.size == 0):
         yield name, value
-
-
-def plain_part(key: Any) -> str:
-    """A key as one part of a signal's name: characters that are not allowed become `_`."""
-    part = _STRANGE.sub("_", str(key))
-    return part if part.strip(".") else "_"

@@ -287,14 +287,27 @@ class Recording(NoPickle):
         units: str | None = None,
         names: Sequence[str] | None = None,
         video: VideoOptions | None = None,
+        ragged: bool = False,
+        rate_hz: float | None = None,
     ) -> None:
         """Describe a signal before its first record: type, role, units, axis names, how it is encoded.
 
         `dtype` is numpy's or one of the format's short names; values are converted to it. `of` and `model` belong to
         predictions, uncertainties and residuals. Signals of one `clock` are recorded at the same times.
+        `ragged`: values are arrays of any number of rows, such as point clouds. `kind="sound"` with `rate_hz`: values
+        are blocks of samples, at the time of their first one.
         """
         hints = Hints.check(
-            kind=kind, units=units, names=names, dtype=dtype, role=role, of=of, model=model, clock=clock
+            kind=kind,
+            units=units,
+            names=names,
+            dtype=dtype,
+            role=role,
+            of=of,
+            model=model,
+            clock=clock,
+            ragged=ragged,
+            rate_hz=rate_hz,
         )
         if kind == "image" or video is not None:
             check_options(video or self._video)
@@ -427,11 +440,9 @@ class Recording(NoPickle):
         else:
             journal.note({"signal": {"stream": stream, "name": name, **description.to_json()}})
             file = TableFile(self._work / f"{stream}.parquet", description)
-            if description.kind in ("text", "bytes"):
-                recorder = EventRecorder(name, stream, file, journal, self._tables)
-            else:
-                is_declared = hints.dtype is not None
-                recorder = NumberRecorder(name, stream, file, journal, self._tables, converts=is_declared)
+            kind = EventRecorder if description.is_object else NumberRecorder
+            converts = hints.dtype is not None
+            recorder = kind(name, stream, file, journal, self._tables, converts=converts)
         self._recorders[name] = recorder
         return recorder
 

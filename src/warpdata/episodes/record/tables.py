@@ -28,6 +28,7 @@ from warpdata.episodes.record.values import (
     as_declared,
     as_event,
     as_numbers,
+    as_rows,
     as_timestamp,
     mismatch_error,
     order_error,
@@ -37,6 +38,7 @@ from warpdata.formats.episodedir.layout import SIGNAL_SUFFIX
 from warpdata.formats.episodedir.signal_file import Description, TableWriter, signal_schema, table_bytes
 from warpdata.formats.journal import layout
 from warpdata.formats.journal.writer import JournalWriter, StepRecord
+from warpdata.timeline.ragged import as_objects
 
 MAPPED_RECORD_BYTES = 64 << 10
 _BLOCK_BYTES = 1 << 20
@@ -161,7 +163,7 @@ class TableFile:
         """Whether a thread may be appending, which must not wait for statistics."""
         self._known_clock = clock
         self._clock = clock or ClockStatistics()
-        self._is_event = description.kind in ("text", "bytes")
+        self._is_event = description.is_object
         self._values = None if self._is_event else ValueStatistics(description.shape)
         self._file: SummedFile | None = None
         self._buffer: io.BufferedWriter | None = None
@@ -211,7 +213,8 @@ class TableFile:
         """Write the end of the file, which keeps its temporary name."""
         if self._file is None:
             dtype = np.dtype(object) if self._is_event else dtype_named(self.description.dtype).dtype
-            self.write(np.empty(0, np.int64), np.empty((0, *self.description.shape), dtype))
+            shape = () if self._is_event else self.description.shape
+            self.write(np.empty(0, np.int64), np.empty((0, *shape), dtype))
         assert self._file is not None
         if self._table is not None and self._buffer is not None:
             self._table.close()
@@ -401,25 +404,42 @@ class NumberRecorder(TableRecorder):
 
 
 class EventRecorder(TableRecorder):
-    """Text or bytes of any length."""
+    """Text, bytes, or arrays of any number of rows."""
 
     def __init__(
-        self, name: str, stream: int, file: TableFile, journal: SignalsJournal, jobs: JobQueue
+        self,
+        name: str,
+        stream: int,
+        file: TableFile,
+        journal: SignalsJournal,
+        jobs: JobQueue,
+        *,
+        converts: bool = False,
     ) -> None:
         super().__init__(name, stream, file, journal, jobs)
         self._kind = file.description.kind
+        self._converts = converts
         self._new_block()
+
+    def _pack(self, data: Any) -> tuple[Any, bytes]:
+        """The value as the file takes it, and as the journal does."""
+        if not self.file.description.is_ragged:
+            packed = as_event(data, self._kind, self.name)
+            return data if self._kind == "text" else packed, packed
+        rows = as_rows(data, self.file.description, self.name, converts=self._converts)
+        packed = rows.tobytes()
+        return np.frombuffer(packed, rows.dtype).reshape(rows.shape), packed
 
     def check(self, data: Any, ts_ns: int) -> Any:
         """The value as `append` takes it, or what it would raise; nothing is recorded."""
         if ts_ns <= self.last_ts_ns:
             raise order_error(self.name, ts_ns, self.last_ts_ns)
-        as_event(data, self._kind, self.name)
+        self._pack(data)
         return data
 
     def append(self, data: Any, ts_ns: Any) -> None:
         """Record a copy of `data`, without `ts_ns` at the time of the clock; then it survives a crash."""
-        packed = as_event(data, self._kind, self.name)
+        value, packed = self._pack(data)
         if ts_ns is not None:
             ts_ns = as_timestamp(ts_ns)
         with self._journal.lock:
@@ -433,7 +453,7 @@ class EventRecorder(TableRecorder):
                 self.flush()
                 row = 0
             self._held_bytes += len(packed)
-            self._records[row:] = [(ts_ns, data if self._kind == "text" else packed)]
+            self._records[row:] = [(ts_ns, value)]
             self._writer.append(self.stream, self.count, 1, ts_ns, packed)
             self.last_ts_ns = ts_ns
             self.count += 1
@@ -441,8 +461,7 @@ class EventRecorder(TableRecorder):
                 self._writer.sync()
 
     def _block(self, rows: int) -> tuple[NDArray[np.int64], NDArray[Any]]:
-        values = np.empty(rows, object)
-        values[:] = [value for _, value in self._records[:rows]]
+        values = as_objects(value for _, value in self._records[:rows])
         return np.array([ts_ns for ts_ns, _ in self._records[:rows]], np.int64), values
 
     def _new_block(self) -> None:

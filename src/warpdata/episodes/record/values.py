@@ -11,20 +11,21 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.arrays import DTYPE_NAMES, DType, as_array, dtype_of
+from warpdata.bytekit.arrays import DTYPE_NAMES, DType, as_array, dtype_named, dtype_of
 from warpdata.errors import RecordingError, SchemaMismatchError, TimestampOrderError, WriterClosedError
 from warpdata.formats.episodedir.images import FrameShape
+from warpdata.formats.episodedir.layout import RAGGED_KINDS, SOUND_DTYPES
 from warpdata.formats.episodedir.signal_file import Description
 from warpdata.timeline.meta import ABOUT_OTHERS, Role, as_kind, as_role, guess_role, numeric_kind
-from warpdata.timeline.times import INT64_MAX, INT64_MIN, as_int
+from warpdata.timeline.times import INT64_MAX, INT64_MIN, as_int, checked_rate
 
 MAX_EVENT_BYTES = 256 << 20
 MAX_VALUE_BYTES = 1 << 30
 BEGIN, CLOSED = INT64_MIN - 1, INT64_MAX + 1
 """The last time of a signal before its first record, and once it takes no more."""
 
-_USER_LEVEL = 6
-"""Frames between a warning here and the call of `append`."""
+_LEAST_SIDE = 16
+"""RGBA and 16-bit colour with smaller sides are taken for numbers, unless declared as images."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,8 @@ class Hints:
     of: str | None = None
     model: str | None = None
     clock: str | None = None
+    rate_hz: float | None = None
+    """Of sound: samples in a second."""
 
     @classmethod
     def check(
@@ -54,6 +57,8 @@ class Hints:
         of: str | None = None,
         model: str | None = None,
         clock: str | None = None,
+        ragged: bool = False,
+        rate_hz: float | None = None,
     ) -> Hints:
         """Hints from the arguments of a call; a TypeError or ValueError names the wrong one."""
         for what, text in (("units", units), ("of", of), ("model", model), ("clock", clock)):
@@ -65,11 +70,16 @@ class Hints:
         axes = None if names is None else tuple(names)
         if isinstance(names, str) or not all(isinstance(name, str) for name in axes or ()):
             raise TypeError("names are a sequence of strings")
-        known_kind, known_dtype = (
-            None if kind is None else as_kind(kind),
-            None if dtype is None else dtype_of(dtype),
-        )
-        return cls(known_kind, units, axes, known_dtype, known_role, of, model, clock)
+        if ragged and kind not in (None, "ragged"):
+            raise ValueError(f"ragged=True goes without kind={kind!r}")
+        known_kind = "ragged" if ragged else None if kind is None else as_kind(kind)
+        known_dtype = None if dtype is None else dtype_of(dtype)
+        if (known_kind == "sound") != (rate_hz is not None):
+            raise ValueError("kind='sound' and rate_hz= (samples in a second) go together")
+        if known_kind == "sound" and known_dtype is not None and known_dtype.name not in SOUND_DTYPES:
+            raise ValueError(f"sound is of {', '.join(SOUND_DTYPES)}, not of {known_dtype}")
+        rate = None if rate_hz is None else checked_rate(rate_hz)
+        return cls(known_kind, units, axes, known_dtype, known_role, of, model, clock, rate)
 
 
 def describe(name: str, data: Any, hints: Hints) -> Description:
@@ -85,15 +95,56 @@ def describe(name: str, data: Any, hints: Hints) -> Description:
         as_event(data, kind, "new signal")
         if hints.dtype is not None:
             raise SchemaMismatchError(f"signal {name!r} was declared as {hints.dtype}, not as {kind}")
+    elif hints.kind in RAGGED_KINDS:
+        array = _first_rows(name, data, hints)
+        kind, dtype, shape = str(hints.kind), dtype_of(array.dtype).name, array.shape[1:]
+        if names is not None and len(names) != (shape[0] if len(shape) == 1 else len(shape)):
+            raise SchemaMismatchError(f"{len(names)} names for rows of shape {shape}")
     else:
         array = as_numbers(data)
         if hints.dtype is not None:
             array = as_declared(name, array, hints.dtype)
         if names is not None and len(names) != (array.size if array.ndim == 1 else array.ndim):
             raise SchemaMismatchError(f"{len(names)} names for a value of shape {array.shape}")
-        kind, dtype, shape = _choose_kind(name, array, hints.kind), dtype_of(array.dtype).name, array.shape
+        kind, dtype, shape = _choose_kind(array, hints.kind), dtype_of(array.dtype).name, array.shape
     about = guess_role(name, kind) if hints.role is None else hints
-    return Description(kind, dtype, shape, hints.units, names, about.role, about.of, about.model, hints.clock)
+    more = (hints.units, names, about.role, about.of, about.model, hints.clock, hints.rate_hz)
+    return Description(kind, dtype, shape, *more)
+
+
+def _first_rows(name: str, data: Any, hints: Hints) -> NDArray[Any]:
+    """The first value of a ragged signal, which gives it the type and shape of its rows."""
+    if isinstance(data, list | tuple) and not len(data):
+        raise SchemaMismatchError(
+            f"signal {name!r}: an empty list has no row type; the first value needs one: np.empty((0, 3), np.float32)"
+        )
+    array = as_numbers(data, empty=True)
+    if hints.dtype is not None:
+        array = as_declared(name, array, hints.dtype)
+    if array.ndim < 1 or 0 in array.shape[1:]:
+        raise SchemaMismatchError(f"signal {name!r}: a value is an array of rows, not of shape {array.shape}")
+    if hints.kind == "sound" and (array.ndim > 2 or dtype_of(array.dtype).name not in SOUND_DTYPES):
+        raise SchemaMismatchError(
+            f"signal {name!r}: a block of sound is [samples] or [samples, channels] of {', '.join(SOUND_DTYPES)}, "
+            f"not {array.dtype}{list(array.shape)}"
+        )
+    return array
+
+
+def as_rows(data: Any, about: Description, name: str, *, converts: bool = False) -> NDArray[Any]:
+    """A value of a ragged signal as an array of rows of its type, or SchemaMismatchError."""
+    dtype = dtype_named(about.dtype)
+    expected = f"{about.dtype}[n{''.join(f', {side}' for side in about.shape)}]"
+    if isinstance(data, str | bytes | bytearray | memoryview):
+        raise mismatch_error(name, expected, type(data).__name__)
+    array = as_numbers(data, empty=True)
+    if array.ndim == 1 and not len(array):  # such as []: no rows
+        array = np.empty((0, *about.shape), dtype.dtype)
+    elif converts:
+        array = as_declared(name, array, dtype)
+    if array.ndim < 1 or array.dtype != dtype.dtype or array.shape[1:] != about.shape:
+        raise mismatch_error(name, expected, f"{array.dtype}{list(array.shape)}")
+    return array
 
 
 def as_declared(name: str, array: NDArray[Any], dtype: DType) -> NDArray[Any]:
@@ -114,30 +165,20 @@ def as_declared(name: str, array: NDArray[Any], dtype: DType) -> NDArray[Any]:
     return converted
 
 
-def _choose_kind(name: str, array: NDArray[Any], wanted: str | None) -> str:
+def _choose_kind(array: NDArray[Any], wanted: str | None) -> str:
     channels = array.shape[2] if array.ndim == 3 else 0
-    is_image = (channels == 3 and array.dtype == np.uint8) or (
-        array.ndim == 2 and array.dtype in (np.uint8, np.uint16)
-    )
-    if wanted == "image" or (wanted is None and is_image):
+    is_plain = array.ndim == 2 or (channels == 3 and array.dtype == np.uint8)
+    is_image = is_plain or (channels in (3, 4) and min(array.shape[:2]) >= _LEAST_SIDE)
+    if wanted == "image" or (wanted is None and is_image and array.dtype in (np.uint8, np.uint16)):
         FrameShape.of(array)
         return "image"
     natural = numeric_kind(array.shape)
-    is_rgba = channels == 4 and array.dtype == np.uint8
-    is_deep = channels in (3, 4) and array.dtype == np.uint16
-    if wanted is None and (is_rgba or is_deep) and min(array.shape[:2]) >= 16:
-        warnings.warn(
-            f"signal {name!r}: {array.dtype}{list(array.shape)} is stored as a tensor, without video encoding: "
-            "images are uint8[H, W, 3], uint8[H, W] or uint16[H, W] (declare kind='tensor' to keep it so)",
-            RuntimeWarning,
-            stacklevel=_USER_LEVEL,
-        )
     if wanted not in (None, natural, "tensor"):
         raise SchemaMismatchError(f"a value of shape {array.shape} is a {natural}, not a {wanted}")
     return wanted or natural
 
 
-def as_numbers(data: Any) -> NDArray[Any]:
+def as_numbers(data: Any, *, empty: bool = False) -> NDArray[Any]:
     """A number or an array of numbers as a little-endian array of one of the thirteen types."""
     if isinstance(data, int) and not isinstance(data, bool) and not INT64_MIN <= data <= INT64_MAX:
         raise ValueError(f"{data} does not fit in 64 bits")
@@ -152,7 +193,7 @@ def as_numbers(data: Any) -> NDArray[Any]:
     except ValueError:
         known = f"use str, bytes or one of {', '.join(DTYPE_NAMES)}"
         raise TypeError(f"{type(data).__name__} (dtype {array.dtype}) cannot be recorded; {known}") from None
-    if array.size == 0:
+    if array.size == 0 and not empty:
         raise ValueError("an array without elements cannot be recorded")
     if array.nbytes > MAX_VALUE_BYTES:
         raise ValueError(f"a value of {array.nbytes} bytes is too large; at most {MAX_VALUE_BYTES}")

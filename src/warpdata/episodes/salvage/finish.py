@@ -58,12 +58,13 @@ from warpdata.formats.episodedir.documents import (
 )
 from warpdata.formats.episodedir.frame_index import (
     FrameIndex,
+    FrameReader,
     index_of_marks,
     marks_of_index,
     pack_mark,
+    plan_of,
     read_frame_index,
 )
-from warpdata.formats.episodedir.frame_reader import FrameReader, plan_of
 from warpdata.formats.episodedir.images import VideoOptions, suffix_for
 from warpdata.formats.episodedir.signal_file import Description, parse_signal
 from warpdata.formats.episodedir.video import list_packets, probe, stream_of
@@ -295,14 +296,20 @@ def _table_that_covers(path: Path, rows: JournaledRows, description: Description
     for times, block in rows.blocks(description):
         steps = rows.steps[at : at + len(times)]
         at += len(times)
-        is_object = block.dtype == object
-        same = list(values[steps]) == list(block) if is_object else values[steps].tobytes() == block.tobytes()
+        if description.is_ragged:
+            same = all(map(np.array_equal, values[steps], block))
+        else:
+            same = (
+                bool((values[steps] == block).all())
+                if block.dtype == object
+                else values[steps].tobytes() == block.tobytes()
+            )
         if not np.array_equal(stamps[steps], times) or not same:
             return None
     clock = ClockStatistics()
     clock.add(stamps)
     made = {**description.to_json(), **clock.to_json()}
-    if description.kind not in ("text", "bytes"):
+    if not description.is_object:
         statistics = ValueStatistics(description.shape)
         statistics.add(values)
         made["values"] = statistics.to_json()

@@ -40,6 +40,7 @@ from warpdata.formats.journal.layout import (
 from warpdata.formats.journal.reader import JournalReader, Records, Scan, is_live
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.memory import ArraySignal
+from warpdata.timeline.ragged import as_objects
 from warpdata.timeline.signal import Signal
 
 SHARED_FILE = "shared.json"
@@ -47,6 +48,8 @@ SHARED_FILE = "shared.json"
 PARTS_FOLDER = "parts"
 _UNNAMED = f".*.journal{TEMP_MARK}*"
 _ROWS = 8192
+_RAGGED_BYTES = 16 << 20
+"""Bytes of a block of values of varying length, at most as many as one record has beyond that."""
 _MAX_STATUS_BYTES = 1 << 20
 
 
@@ -421,13 +424,22 @@ class JournaledRows:
         if description.kind in ("text", "bytes"):
             for start in range(0, len(self), _ROWS):
                 rows = range(start, min(start + _ROWS, len(self)))
-                values = np.empty(len(rows), object)
                 payloads = (bytes(self.payload(row)[1]) for row in rows)
-                values[:] = [data.decode() if description.kind == "text" else data for data in payloads]
+                values = as_objects(
+                    data.decode() if description.kind == "text" else data for data in payloads
+                )
                 yield self._ts[rows.start : rows.stop], values
             return
         dtype = dtype_named(description.dtype).dtype
         row_bytes = dtype.itemsize * math.prod(description.shape)
+        if description.is_ragged:
+            if (self._size % row_bytes).any():
+                raise CorruptLayoutError("records of the wrong size", path=self._path)
+            ends = np.cumsum(self._size) // _RAGGED_BYTES
+            for run in np.split(np.arange(len(self)), np.flatnonzero(np.diff(ends)) + 1):
+                raws = (np.frombuffer(bytes(self.payload(row)[1]), dtype) for row in run.tolist())
+                yield self._ts[run], as_objects(raw.reshape(-1, *description.shape) for raw in raws)
+            return
         if (self._size != row_bytes).any():
             raise CorruptLayoutError("records of the wrong size", path=self._path)
         step = max(1, min(_ROWS, (4 << 20) // max(1, row_bytes)))

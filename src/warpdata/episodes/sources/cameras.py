@@ -20,22 +20,27 @@ from numpy.typing import NDArray
 from warpdata.bytekit.arrays import dtype_named, dtype_of, read_only
 from warpdata.bytekit.io.files import FileRangeReader
 from warpdata.bytekit.io.ranges import FolderReader, RangeReader, open_buffered
-from warpdata.bytekit.lazy import BLOCK_CACHE
+from warpdata.bytekit.lazy import BLOCK_CACHE, cached_property
 from warpdata.bytekit.process import system
 from warpdata.bytekit.process.forks import Reopens, run_in_child
 from warpdata.bytekit.process.locks import ThreadLock
 from warpdata.errors import CorruptLayoutError, TruncatedError
 from warpdata.formats.episodedir.documents import FileSum
-from warpdata.formats.episodedir.frame_index import FrameIndex, read_frame_index
-from warpdata.formats.episodedir.frame_reader import FrameReader, completed, plan_foreign, plan_of
+from warpdata.formats.episodedir.frame_index import (
+    FrameIndex,
+    FrameReader,
+    locate_frames,
+    plan_of,
+    read_frame_index,
+    sum_frames,
+)
 from warpdata.formats.episodedir.images import Stream
 from warpdata.formats.episodedir.pictures import Still, decode_stills, still_of
 from warpdata.formats.episodedir.signal_file import Description, Summary
 from warpdata.formats.episodedir.video import list_packets
 from warpdata.formats.journal.reader import check_not_unfinished
-from warpdata.timeline.memory import ClockedSignal
-from warpdata.timeline.meta import OBJECT, Role, SignalMeta, as_kind, as_role, guess_role
-from warpdata.timeline.signal import Record
+from warpdata.timeline.meta import OBJECT, Role, RowType, SignalMeta, as_kind, as_role, guess_role
+from warpdata.timeline.signal import ClockedSignal, Record
 
 Int64s = NDArray[np.int64]
 
@@ -211,13 +216,17 @@ def stretch_starts(index: FrameIndex, frame_bytes: int) -> Int64s:
 def signal_meta(description: Description, name: str) -> SignalMeta:
     """The metadata of a signal by its stored description; without a stated role, it is guessed from the name."""
     about = description
-    dtype = OBJECT if about.kind in ("text", "bytes") else dtype_named(about.dtype).dtype
+    dtype, rows = OBJECT, None
+    shape: tuple[int, ...] = ()
+    if about.is_ragged:
+        rows = RowType(dtype_named(about.dtype).dtype, about.shape)
+    elif not about.is_object:
+        dtype, shape = dtype_named(about.dtype).dtype, about.shape
     role, of, model = guess_role(name, about.kind)
     if about.role is not None:
         role, of, model = as_role(about.role), about.of, about.model
-    return SignalMeta(
-        dtype, about.shape, as_kind(about.kind), about.units, about.names, role, of, model, about.clock
-    )
+    plain = (about.units, about.names, role, of, model, about.clock, rows, about.rate_hz)
+    return SignalMeta(dtype, shape, as_kind(about.kind), *plain)
 
 
 def open_bytes(path: str, folder: FolderReader | None) -> RangeReader:
@@ -231,44 +240,60 @@ def open_bytes(path: str, folder: FolderReader | None) -> RangeReader:
         raise
 
 
-class VideoSignal(Reopens, ClockedSignal):
-    """A camera: a video and its frame index; frames are decoded on demand."""
+class StoredSignal(Reopens, ClockedSignal):
+    """A signal in files of its own, here or in a folder elsewhere; what the episode states of it is known at once."""
 
     def __init__(
         self,
-        video_path: str | os.PathLike[str],
-        frames_path: str | os.PathLike[str],
-        *,
+        *paths: str | os.PathLike[str],
         summary: Summary | None = None,
         expected: FileSum | None = None,
         folder: FolderReader | None = None,
         name: str | None = None,
     ) -> None:
-        self.path, self.frames_path = (
-            os.fspath(path) if folder is not None else os.path.abspath(path)
-            for path in (video_path, frames_path)
-        )
+        """`paths`: its data file, then its other files."""
+        files = [os.fspath(path) if folder is not None else os.path.abspath(path) for path in paths]
+        self.path = files[0]
         self.name = os.path.basename(self.path).partition(".")[0] if name is None else name
         self.folder = folder
         self._summary = summary
         self._expected = expected
-        self._index: FrameIndex | None = None
-        self._key: int | None = None
-        self._cached: CachedFrames | None = None
-        self._meta: SignalMeta | None = None
         known = {"summary": summary, "expected": expected, "folder": folder, "name": self.name}
-        self.reopen_by(type(self), self.path, self.frames_path, **known)
+        self.reopen_by(type(self), *files, **known)
 
     @property
+    @abstractmethod
+    def loaded_bytes(self) -> int:
+        """How much of the signal is in memory."""
+
+    def _edge(self, index: int) -> int:
+        about = self._summary
+        edge = None if about is None else (about.first_ts_ns if index == 0 else about.last_ts_ns)
+        return super()._edge(index) if edge is None else edge
+
+    def _is_far(self) -> bool:
+        return self.folder is not None
+
+
+class VideoSignal(StoredSignal):
+    """A camera: a video and its frame index; frames are decoded on demand."""
+
+    def __init__(
+        self, video_path: str | os.PathLike[str], frames_path: str | os.PathLike[str], **known: Any
+    ) -> None:
+        super().__init__(video_path, frames_path, **known)
+        self.frames_path = os.fspath(frames_path) if self.folder is not None else os.path.abspath(frames_path)
+        self._index: FrameIndex | None = None
+        self._key: int | None = None
+
+    @cached_property
     def meta(self) -> SignalMeta:
         """Shape and element type of one frame."""
-        if self._meta is None:
-            about = self._summary.description if self._summary is not None else self.frame_index().description
-            if not about.shape:
-                with self._decoder() as reader:
-                    about = Description("image", "u8", reader.shape)
-            self._meta = signal_meta(about, self.name)
-        return self._meta
+        about = self._summary.description if self._summary is not None else self.frame_index().description
+        if not about.shape:
+            with self._decoder() as reader:
+                about = Description("image", "u8", reader.shape)
+        return signal_meta(about, self.name)
 
     def __len__(self) -> int:
         return self._summary.count if self._summary is not None else len(self._clock())
@@ -301,13 +326,21 @@ class VideoSignal(Reopens, ClockedSignal):
                 raise CorruptLayoutError("the frame index does not match the episode", path=self.frames_path)
         return self._index
 
-    def complete_index(self) -> FrameIndex:
-        """The index with the place and checksum of every frame, also of another writer's video."""
+    @cached_property
+    def _located(self) -> FrameIndex:
+        """The index with the place of every frame, also of another writer's video."""
         index = self.frame_index()
-        if index.stream is not None or not len(index.ts_ns):
+        if index.stream is not None:
             return index
         with contextlib.closing(self.video_bytes()) as reader:
-            return completed(index, reader)
+            return locate_frames(index, reader)
+
+    def complete_index(self) -> FrameIndex:
+        """The index with the place and checksum of every frame, also of another writer's video."""
+        if self._located.crc32c is not None or not len(self._located.ts_ns):
+            return self._located
+        with contextlib.closing(self.video_bytes()) as reader:
+            return sum_frames(self._located, reader)
 
     def count_frames(self) -> tuple[int, int]:
         """The number of rows of the index and of frames in the video."""
@@ -341,18 +374,10 @@ class VideoSignal(Reopens, ClockedSignal):
     def _read_index(self, expected: FileSum | None) -> FrameIndex:
         return read_frame_index(open_bytes(self.frames_path, self.folder), expected)
 
-    def _is_far(self) -> bool:
-        return self.folder is not None
-
     # Reading.
 
     def _clock(self) -> Int64s:
         return read_only(self.frame_index().shown_ts_ns)
-
-    def _edge(self, index: int) -> int:
-        about = self._summary
-        edge = None if about is None else (about.first_ts_ns if index == 0 else about.last_ts_ns)
-        return super()._edge(index) if edge is None else edge
 
     def _values_at(self, indices: Int64s) -> NDArray[Any]:
         if not len(indices):
@@ -362,31 +387,22 @@ class VideoSignal(Reopens, ClockedSignal):
 
     def _values_kept(self, indices: Int64s) -> NDArray[Any]:
         out = np.empty((len(indices), *self.meta.shape), self.meta.dtype)
-        self._frames().copy(self.frame_numbers(indices), out)
+        self._frames.copy(self.frame_numbers(indices), out)
         return out
 
     def _record(self, index: int) -> Record:
         return read_only(self._values_kept(np.array([index]))[0]), int(self._clock()[index])
 
-    def _gives_runs(self) -> bool:
-        return True
-
-    def _runs_into(self, starts: Int64s, out: NDArray[Any], places: Int64s) -> None:
-        records = (starts[:, None] + np.arange(out.shape[1])).reshape(-1)
-        targets = [row for place in places.tolist() for row in out[place]]
-        self._frames().copy(self.frame_numbers(records), targets)
-
     def _bring(self, indices: Int64s) -> None:
         if self._is_far() and len(indices):
-            wanted = self._frames().not_kept(self.frame_numbers(np.unique(indices)))
+            wanted = self._frames.not_kept(self.frame_numbers(np.unique(indices)))
             if len(wanted):
                 with self._decoder() as reader:
                     reader.bring(wanted)
 
+    @cached_property
     def _frames(self) -> CachedFrames:
-        if self._cached is None:
-            self._cached = CachedFrames(self.frame_index(), self.meta, self._decoder)
-        return self._cached
+        return CachedFrames(self.frame_index(), self.meta, self._decoder)
 
     def _decoder(self) -> AbstractContextManager[FrameReader]:
         """The decoder of this camera, one of those the process keeps open."""
@@ -396,19 +412,13 @@ class VideoSignal(Reopens, ClockedSignal):
         return CAMERAS.use(self._key, self._open)
 
     def _open(self) -> FrameReader:
-        index = self.frame_index()
+        index = self._located
+        assert index.stream is not None
+        assert index.shape is not None
         reader = self.video_bytes()
-        if index.stream is None or index.shape is None:
-            plan, stream, shape = plan_foreign(reader)
-        else:
-            plan, stream, shape = plan_of(index), index.stream, index.shape
-            if reader.size < (index.video_bytes or 0):
-                raise TruncatedError(f"{reader.size} bytes of {index.video_bytes} are left", path=self.path)
-        if len(plan) != len(index.ts_ns):
-            raise CorruptLayoutError(
-                f"the video has {len(plan)} frames, its index {len(index.ts_ns)}", path=self.path
-            )
-        return FrameReader(reader, plan, stream, shape)
+        if reader.size < (index.video_bytes or 0):
+            raise TruncatedError(f"{reader.size} bytes of {index.video_bytes} are left", path=self.path)
+        return FrameReader(reader, plan_of(index), index.stream, index.shape)
 
 
 class StillsSignal(ClockedSignal):
@@ -422,7 +432,6 @@ class StillsSignal(ClockedSignal):
         self._has_axis = has_axis
         self._role: Role = role
         self._clock_name = clock
-        self._still: Still | None = None
         self._owner: int | None = None
 
     @property
@@ -434,15 +443,12 @@ class StillsSignal(ClockedSignal):
     def pictures(self, rows: Sequence[int]) -> list[bytes]:
         """The encoded pictures of these records."""
 
-    @property
+    @cached_property
     def still(self) -> Still:
         """The kind of the pictures, by the head of the first one."""
-        if self._still is None:
-            still = still_of(self.pictures(range(1))[0], f"{self.place} ({self.name!r}, picture 0)")
-            if self._has_axis and not still.shape.is_colour:
-                still = still._replace(shape=still.shape._replace(channels=1))
-            self._still = still
-        return self._still
+        still = still_of(self.pictures(range(1))[0], f"{self.place} ({self.name!r}, picture 0)")
+        is_plane = self._has_axis and not still.shape.is_colour
+        return still._replace(shape=still.shape._replace(channels=1)) if is_plane else still
 
     @property
     def meta(self) -> SignalMeta:

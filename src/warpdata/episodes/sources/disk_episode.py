@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.arrays import read_only
 from warpdata.bytekit.io.ranges import FolderReader, RangeReader
+from warpdata.bytekit.lazy import cached_property
 from warpdata.bytekit.process.forks import Reopens
-from warpdata.episodes.sources.cameras import VideoSignal, open_bytes, signal_meta
+from warpdata.episodes.sources.cameras import StoredSignal, VideoSignal, open_bytes, signal_meta
 from warpdata.errors import (
     BlobNotFoundError,
     ChecksumError,
@@ -37,48 +38,24 @@ from warpdata.formats.episodedir.images import suffix_for
 from warpdata.formats.episodedir.signal_file import Description, Summary, read_signal, read_summary
 from warpdata.formats.journal.layout import SIGNALS_JOURNAL
 from warpdata.timeline.episode import Episode
-from warpdata.timeline.memory import ClockedSignal
 from warpdata.timeline.meta import SignalMeta
 from warpdata.timeline.signal import MappedRows, Record, Signal
 from warpdata.timeline.source import EpisodeSource, LazySignals, ReadOnlyDict, StepClock
 
 
-class SimpleSignal(Reopens, ClockedSignal):
-    """A scalar, vector, tensor, text or bytes signal in a parquet file; values are read on first use."""
+class SimpleSignal(StoredSignal):
+    """Numbers, text, bytes, or values of varying length in a parquet file; values are read on first use."""
 
-    def __init__(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        summary: Summary | None = None,
-        expected: FileSum | None = None,
-        folder: FolderReader | None = None,
-        name: str | None = None,
-    ) -> None:
-        self.path = os.fspath(path) if folder is not None else os.path.abspath(path)
-        self.name = os.path.basename(self.path).partition(".")[0] if name is None else name
-        self.folder = folder
-        self._summary = summary
-        self._expected = expected
-        self._data: tuple[NDArray[np.int64], NDArray[Any]] | None = None
-        self._meta: SignalMeta | None = None
-        known = {"summary": summary, "expected": expected, "folder": folder, "name": self.name}
-        self.reopen_by(type(self), self.path, **known)
+    loaded_bytes = 0
+    _data: tuple[NDArray[np.int64], NDArray[Any]] | None = None
 
-    @property
+    @cached_property
     def meta(self) -> SignalMeta:
         """Element type, shape and kind, from the footer of the file."""
-        if self._meta is None:
-            self._meta = signal_meta(self._about().description, self.name)
-        return self._meta
+        return signal_meta(self._about().description, self.name)
 
     def __len__(self) -> int:
         return self._about().count
-
-    @property
-    def loaded_bytes(self) -> int:
-        """How much of the signal is in memory."""
-        return 0 if self._data is None else self._data[0].nbytes + self._data[1].nbytes
 
     def file_bytes(self) -> RangeReader:
         """The bytes of the file."""
@@ -99,15 +76,16 @@ class SimpleSignal(Reopens, ClockedSignal):
                     "the records do not match the metadata of the episode", path=self.path
                 )
             self._data = read_only(stamps), read_only(values)
+            arrays = values if about.description.is_ragged else (values,)
+            self.loaded_bytes = stamps.nbytes + sum(array.nbytes for array in arrays)
         return self._data
 
     def _clock(self) -> NDArray[np.int64]:
         return self._loaded()[0]
 
     def _edge(self, index: int) -> int:
-        about = self._about()
-        edge = about.first_ts_ns if index == 0 else about.last_ts_ns
-        return super()._edge(index) if edge is None else edge
+        self._about()  # the footer has both times
+        return super()._edge(index)
 
     def _values_at(self, indices: NDArray[np.int64]) -> NDArray[Any]:
         return read_only(self._loaded()[1][indices])
@@ -125,9 +103,6 @@ class SimpleSignal(Reopens, ClockedSignal):
     def _bring(self, indices: NDArray[np.int64]) -> None:  # noqa: ARG002
         if self._is_far():
             self._loaded()
-
-    def _is_far(self) -> bool:
-        return self.folder is not None
 
 
 def DiskEpisode(directory: str | os.PathLike[str] | FolderReader) -> Episode:  # noqa: N802 - the document's name
@@ -148,8 +123,6 @@ class DirectorySource(Reopens, EpisodeSource):
         self.path: Path | str = self.folder if isinstance(self.folder, Path) else self.folder.name
         self.reopen_by(DirectorySource, self.folder)
         check_finished(self.folder)
-        self._meta: ReadOnlyDict | None = None
-        self._static: ReadOnlyDict | None = None
         self._suffixes: dict[str, str] = {}
         self._signals = LazySignals(self._signal_names, self._open_signal)
 
@@ -163,25 +136,22 @@ class DirectorySource(Reopens, EpisodeSource):
         """The signals by name."""
         return self._signals
 
-    @property
+    @cached_property
     def meta(self) -> Mapping[str, Any]:
         """System metadata from meta.json, read-only."""
-        if self._meta is None:
-            self._meta = ReadOnlyDict(read_meta(self.folder))
-        return self._meta
+        return ReadOnlyDict(read_meta(self.folder))
 
-    @property
+    @cached_property
     def static(self) -> Mapping[str, Any]:
         """The static items from static.json, read-only."""
-        if self._static is None:
-            try:
-                entry = self.meta.get("static_file")
-            except FormatError:
-                entry = None
-            place = f"{self.path}/{layout.STATIC_FILE}"
-            expected = None if entry is None else FileSum.from_json(entry, place)
-            self._static = ReadOnlyDict(read_static(self.folder, expected))
-        return self._static
+        try:
+            entry = self.meta.get("static_file")
+        except FormatError:
+            entry = None
+        place = f"{self.path}/{layout.STATIC_FILE}"
+        return ReadOnlyDict(
+            read_static(self.folder, None if entry is None else FileSum.from_json(entry, place))
+        )
 
     @property
     def step_clock(self) -> StepClock | None:
@@ -199,7 +169,7 @@ class DirectorySource(Reopens, EpisodeSource):
     def loaded_bytes(self) -> int:
         """How many bytes of signals this episode keeps in memory."""
         opened = list(self._signals.opened.values())
-        return sum(signal.loaded_bytes for signal in opened if isinstance(signal, SimpleSignal | VideoSignal))
+        return sum(signal.loaded_bytes for signal in opened if isinstance(signal, StoredSignal))
 
     def stored_bytes(self) -> int:
         """Bytes on disk; of an episode in a store, by its metadata."""

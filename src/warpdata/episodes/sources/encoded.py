@@ -154,45 +154,29 @@ class _PartFrames:
 class EncodedRun:
     """Encoded frames one after the other, in decoding order, with all that a container needs."""
 
-    parts: Sequence[_PartFrames]
     stream: Stream
     shape: FrameShape
+    parts: Sequence[_PartFrames]
+    ts_ns: NDArray[np.int64]
+    """The time of each frame in the order shown."""
+    shown: NDArray[np.bool_]
+    """Which frames belong to the camera; the others only help to decode them."""
+    keyframe: NDArray[np.bool_]
+    """Whether decoding can begin at a packet."""
+    shows: NDArray[np.int64]
+    """Packet -> the number of the frame it shows."""
 
     @property
     def entry(self) -> bytes:
         """The sample entry of MP4: codec, size and decoder configuration."""
         return sample_entry(self.stream, self.stream.coded_width, self.stream.coded_height)
 
-    @property
-    def ts_ns(self) -> NDArray[np.int64]:
-        """The time of each frame in the order shown."""
-        return np.concatenate([part.ts_ns for part in self.parts])
-
-    @property
-    def shown(self) -> NDArray[np.bool_]:
-        """Which frames belong to the camera; the others only help to decode them."""
-        return np.concatenate([part.shown for part in self.parts])
-
-    @property
-    def keyframe(self) -> NDArray[np.bool_]:
-        """Whether decoding can begin at a packet."""
-        return np.concatenate([part.keyframe for part in self.parts])
-
-    @property
-    def shows(self) -> NDArray[np.int64]:
-        """Packet -> the number of the frame it shows."""
-        starts = np.cumsum([0, *(len(part.shows) for part in self.parts)]).tolist()
-        return np.concatenate(
-            [part.shows + start for part, start in zip(self.parts, starts, strict=False)]
-        ).astype(np.int64)
-
     def __len__(self) -> int:
-        return sum(len(part.shows) for part in self.parts)
+        return len(self.shows)
 
     def packets(self) -> Iterator[bytes]:
         """The frames in decoding order."""
-        for part in self.parts:
-            yield from part.packets()
+        return (packet for part in self.parts for packet in part.packets())
 
     def frames(self) -> Iterator[EncodedFrame]:
         """The frames in decoding order, with their keyframe flags and numbers."""
@@ -226,7 +210,9 @@ def encoded_run(signal: Signal) -> EncodedRun | None:
     for part in parts:
         if isinstance(part.video, StillsSignal):
             streams.append((part.video.still.stream, part.video.still.shape))
-            frames.append(_still_frames(part))
+            times, count = part.video._ts_in(part.frames) + part.shift_ns, len(part.frames)
+            yes, no_place = np.ones(count, np.bool_), np.empty(0, np.int64)
+            frames.append(_PartFrames(part, times, yes, yes, np.arange(count), no_place, no_place, None))
         else:
             index = part.video.frame_index()
             index = part.video.complete_index() if index.offset is None else index
@@ -239,14 +225,16 @@ def encoded_run(signal: Signal) -> EncodedRun | None:
             f"the videos of {parts[0].video.name!r} are encoded differently and cannot be joined as they are",
             hint="Pass reencode=True to encode them again, which changes pixels.",
         )
-    return EncodedRun(frames, *streams[0])
-
-
-def _still_frames(part: EncodedPart) -> _PartFrames:
-    count = len(part.frames)
-    yes, none = np.ones(count, np.bool_), np.empty(0, np.int64)
-    times = part.video._ts_in(part.frames) + part.shift_ns
-    return _PartFrames(part, times, yes, yes, np.arange(count), none, none, None)
+    starts = np.cumsum([0, *(len(part.shows) for part in frames[:-1])])
+    shows = [part.shows + start for part, start in zip(frames, starts, strict=True)]
+    return EncodedRun(
+        *streams[0],
+        frames,
+        np.concatenate([part.ts_ns for part in frames]),
+        np.concatenate([part.shown for part in frames]),
+        np.concatenate([part.keyframe for part in frames]),
+        np.concatenate(shows).astype(np.int64),
+    )
 
 
 def _video_frames(part: EncodedPart, index: FrameIndex) -> _PartFrames:
@@ -262,7 +250,7 @@ def _video_frames(part: EncodedPart, index: FrameIndex) -> _PartFrames:
         low, high = (
             0,
             len(index.offset),
-        )  # packets of other groups are between them: all of the video is copied
+        )  # packets of other groups are between them: the whole video is copied
         order = np.argsort(index.offset, kind="stable")
     shown = np.zeros(high - low, np.bool_)
     shown[numbers - low] = True

@@ -4,42 +4,21 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.arrays import read_only
-from warpdata.bytekit.checksum import crc32c
-from warpdata.bytekit.io.ranges import RangeReader, open_buffered
+from warpdata.bytekit.io.ranges import RangeReader
 from warpdata.bytekit.lazy import cached_property
 from warpdata.bytekit.process.forks import Reopens
 from warpdata.episodes.sources.cameras import VideoSignal
-from warpdata.errors import CorruptLayoutError
+from warpdata.errors import CorruptLayoutError, FormatError
 from warpdata.formats.episodedir.documents import FileSum
-from warpdata.formats.episodedir.frame_index import FrameIndex, group_bounds, image_description
-from warpdata.formats.episodedir.images import FrameShape
-from warpdata.formats.episodedir.video import Probe, list_packets
+from warpdata.formats.episodedir.frame_index import FrameIndex, group_bounds, list_frames
 from warpdata.timeline.meta import Role
-
-
-@dataclass(frozen=True, slots=True)
-class _Frames:
-    """The frames of a file in the order shown."""
-
-    probe: Probe
-    pts: NDArray[np.int64]
-    offset: NDArray[np.int64]
-    size: NDArray[np.int64]
-    keyframe: NDArray[np.bool_]
-    file_bytes: int
-
-    @property
-    def shape(self) -> FrameShape:
-        """The shape of one frame."""
-        pix_fmt = self.probe.stream.pix_fmt
-        dtype = "uint16" if pix_fmt.startswith(("gray1", "gray9")) else "uint8"
-        return FrameShape(self.probe.height, self.probe.width, 0 if pix_fmt.startswith("gray") else 3, dtype)
 
 
 class SourceVideo(Reopens):
@@ -51,35 +30,25 @@ class SourceVideo(Reopens):
         self.path = path
 
     @cached_property
-    def frames(self) -> _Frames:
-        """The frames and their places; a damaged file is a typed error that names it."""
+    def _listed(self) -> tuple[FrameIndex, Fraction]:
         with contextlib.closing(self.open()) as reader:
-            probe, places, keyframe, pts = list_packets(open_buffered(reader), self.path)
-            size = reader.size
-        _check_places(places, keyframe, size, self.path)
-        order = np.argsort(pts, kind="stable")
-        return _Frames(probe, pts[order], places[order, 0], places[order, 1], keyframe[order], size)
+            try:
+                return list_frames(reader)
+            except FormatError as error:
+                raise type(error)(error.message, path=self.path, hint=error.hint) from None
+
+    @property
+    def frames(self) -> FrameIndex:
+        """The frames and their places; a damaged file is a typed error that names it."""
+        return self._listed[0]
 
     def __len__(self) -> int:
-        return len(self.frames.pts)
+        return len(self.frames.ts_ns)
 
     def times_s(self) -> NDArray[np.float64]:
         """When each frame is shown, in seconds."""
-        return self.frames.pts.astype(np.float64) * float(self.frames.probe.tick)
-
-
-def _check_places(places: NDArray[np.int64], keyframe: NDArray[np.bool_], file_bytes: int, path: str) -> None:
-    """Raise for impossible places: the first frame is a keyframe, and each one ends before the next begins."""
-    if not len(places):
-        return
-    order = np.argsort(places[:, 0], kind="stable")
-    offset, size = places[order].T
-    if (offset[1:] < offset[:-1] + size[:-1]).any():
-        raise CorruptLayoutError("frames overlap in the video", path=path)
-    if not keyframe[order[0]]:
-        raise CorruptLayoutError("the video does not begin with a keyframe", path=path)
-    if offset[0] < 0 or int(offset[-1]) + int(size[-1]) > file_bytes:
-        raise CorruptLayoutError("frames are past the end of the video", path=path)
+        index, tick = self._listed
+        return index.ts_ns.astype(np.float64) * float(tick)
 
 
 class FileVideo(VideoSignal):
@@ -131,12 +100,14 @@ class FileVideo(VideoSignal):
     def _read_index(self, _expected: FileSum | None) -> FrameIndex:
         frames, times, first = self.source.frames, self._stamps, self.first
         stop = first + len(times)
-        if first < 0 or stop > len(frames.pts):
+        if first < 0 or stop > len(self.source):
             raise CorruptLayoutError(
-                f"{self.name!r} needs frames {first} to {stop} of a video that has {len(frames.pts)}",
+                f"{self.name!r} needs frames {first} to {stop} of a video that has {len(self.source)}",
                 path=self.path,
             )
-        about = replace(image_description(frames.shape), role=self._role, clock=self._clock_name)
+        assert frames.keyframe is not None
+        assert frames.offset is not None
+        assert frames.size is not None
         low, high = group_bounds(frames.keyframe, first, stop) if len(times) else (first, first)
         stamps, shown = times, None
         if (low, high) != (first, stop):  # whole groups of pictures are decoded; the other frames are hidden
@@ -144,21 +115,16 @@ class FileVideo(VideoSignal):
             stamps = np.concatenate([before, times, times[-1] + 1 + np.arange(high - stop)])
             shown = np.zeros(high - low, np.bool_)
             shown[first - low : stop - low] = True
-        columns = (frames.keyframe[low:high], frames.offset[low:high], frames.size[low:high])
-        size = frames.file_bytes
-        return FrameIndex(
-            about, stamps, frames.shape, frames.probe.stream, *columns, None, size, self._fps, shown
+        return replace(
+            frames,
+            description=replace(frames.description, role=self._role, clock=self._clock_name),
+            ts_ns=stamps,
+            keyframe=frames.keyframe[low:high],
+            offset=frames.offset[low:high],
+            size=frames.size[low:high],
+            fps=self._fps,
+            shown=shown,
         )
-
-    def complete_index(self) -> FrameIndex:
-        """The index with the checksum of every frame, as it goes with a copy of the file."""
-        index = self.frame_index()
-        assert index.offset is not None
-        assert index.size is not None
-        with contextlib.closing(self.video_bytes()) as reader:
-            ranges = zip(index.offset.tolist(), (index.offset + index.size).tolist(), strict=True)
-            sums = [crc32c(reader.read(start, stop)) for start, stop in ranges]
-        return replace(index, crc32c=np.array(sums, np.uint32))
 
     def check(self) -> None:
         """Raise unless the frames are there."""

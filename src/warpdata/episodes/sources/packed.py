@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Mapping
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,12 +28,14 @@ from warpdata.formats.wshard.reader import ShardReader
 from warpdata.formats.wshard.rows import BlockRows
 from warpdata.formats.wshard.schema import TensorSpec
 from warpdata.timeline.memory import JoinedSignal
+from warpdata.timeline.ragged import split_rows
 from warpdata.timeline.signal import Signal
 from warpdata.timeline.source import LazySignals, StatedSource, StepClock
 
 VERSION = 2
 VIDEO_PREFIX = "video/"
-_PLACES = ("video", "frames", "table", "block", "more", "times")
+_PLACES = ("video", "frames", "table", "block", "more", "offsets", "times")
+_I64 = TensorSpec(dtype_named("i64"), ())
 
 
 def is_packed(shard: ShardReader) -> bool:
@@ -104,7 +107,7 @@ def _open_signal(
     if "table" in blocks:
         return TableSignal(shard, name, blocks["table"])
     spec = TensorSpec(dtype_named(description.dtype), description.shape)
-    parts = []
+    parts: list[Any] = []
     for key in ("block", "more"):
         if key in blocks:
             size = shard.block(blocks[key]).raw_size
@@ -113,17 +116,53 @@ def _open_signal(
                     f"{size} bytes are no rows of {spec}", block=blocks[key], path=shard.path
                 )
             parts.append(BlockRows(shard, blocks[key], spec, size // spec.row_bytes))
+    if description.is_ragged:
+        offsets = blocks.get("offsets", "")
+        if not offsets or shard.block(offsets).raw_size != 8 * (count + 1):
+            raise CorruptLayoutError(f"no offsets of {count} records", block=offsets, path=shard.path)
+        parts = [RaggedRows(parts[0], BlockRows(shard, offsets, _I64, count + 1))]
     rows = sum(part.length for part in parts)
     if rows != count:
         raise CorruptLayoutError(
             f"{rows} rows of {count} are there", block=blocks.get("block"), path=shard.path
         )
-    times = BlockRows(shard, blocks.get("times", TIMESTAMPS_NS), TensorSpec(dtype_named("i64"), ()), rows)
+    times = BlockRows(shard, blocks.get("times", TIMESTAMPS_NS), _I64, rows)
     return BlockSignal(name, signal_meta(description, name), parts, partial(_read_times, times), times)
 
 
 def _read_times(rows: BlockRows) -> NDArray[np.int64]:
     return np.frombuffer(rows.shard.view(rows.block), np.int64)
+
+
+class RaggedRows:
+    """Values of varying length in a shard: their rows end to end in one block, where each begins in another."""
+
+    def __init__(self, rows: BlockRows, offsets: BlockRows) -> None:
+        self._rows, self._places = rows, offsets
+        self.length = offsets.length - 1
+        self.is_far = rows.is_far
+
+    @cached_property
+    def offsets(self) -> NDArray[np.int64]:
+        """The first row of every value, and the number of rows."""
+        offsets, block = self._places.rows(0, self.length + 1), self._places.block
+        if offsets[0] != 0 or offsets[-1] != self._rows.length or (offsets[1:] < offsets[:-1]).any():
+            raise CorruptLayoutError(
+                f"the offsets are not those of {self._rows.length} rows",
+                block=block,
+                path=self._rows.shard.path,
+            )
+        return offsets
+
+    def rows(self, start: int, stop: int) -> NDArray[Any]:
+        """Values [start, stop) as arrays."""
+        offsets = self.offsets[start : stop + 1]
+        return split_rows(self._rows.rows(int(offsets[0]), int(offsets[-1])), offsets - offsets[0])
+
+    def bring(self, indices: NDArray[np.int64]) -> None:
+        """Fetch the bytes of these values, if they are remote."""
+        runs = [np.arange(self.offsets[at], self.offsets[at + 1]) for at in indices.tolist()]
+        self._rows.bring(np.concatenate([np.empty(0, np.int64), *runs]))
 
 
 class TableSignal(SimpleSignal):

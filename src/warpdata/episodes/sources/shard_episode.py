@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -27,11 +28,10 @@ from warpdata.formats.wshard.episode import WShardEpisode, load_wshard
 from warpdata.formats.wshard.layout import ROLE_CHUNK_LIST
 from warpdata.formats.wshard.reader import ShardReader
 from warpdata.formats.wshard.residual import is_sign_bits
-from warpdata.formats.wshard.rows import ArrayRows, BlockRows, ChannelRows, is_text
+from warpdata.formats.wshard.rows import ArrayRows, BlockRows, is_text
 from warpdata.timeline.episode import Episode
-from warpdata.timeline.memory import ClockedSignal
 from warpdata.timeline.meta import SignalMeta, SignalRole, as_kind, guess_role, numeric_kind
-from warpdata.timeline.signal import MappedRows, Signal
+from warpdata.timeline.signal import ClockedSignal, MappedRows, Signal
 from warpdata.timeline.source import STEPS, EpisodeSource, LazySignals, ReadOnlyDict, StepClock, innermost
 
 __all__ = [
@@ -82,17 +82,17 @@ class BlockSignal(Reopens, ClockedSignal):
         self,
         name: str,
         meta: SignalMeta,
-        parts: Sequence[ChannelRows],
+        parts: Sequence[Any],
         times: Callable[[], NDArray[np.int64]],
         times_rows: BlockRows | None = None,
     ) -> None:
-        """`times` reads the times of all records; `times_rows` is the block that stores them."""
+        """`times` reads the times of all records, of which `parts` give the rows; `times_rows` is their block."""
         self.parts = parts
         self.times_rows = times_rows
         self._name = name
         self._meta = meta
         self._times = times
-        self._starts = np.cumsum([0, *(part.length for part in parts)]).tolist()
+        self._starts: list[int] = [0, *itertools.accumulate(part.length for part in parts)]
         self._ts: NDArray[np.int64] | None = None
 
     @property
@@ -101,7 +101,7 @@ class BlockSignal(Reopens, ClockedSignal):
         return self._meta
 
     def __len__(self) -> int:
-        return int(self._starts[-1])
+        return self._starts[-1]
 
     def checksum(self) -> int | None:
         """CRC-32C of all values as the file states it; None where none is stored."""
@@ -147,7 +147,11 @@ class BlockSignal(Reopens, ClockedSignal):
         if not len(indices):
             return self._read(0, 0)
         shape = (len(self), *self._meta.shape)
-        return read_only(select_rows(indices, shape, self._read, self._meta.dtype.itemsize, self._bring))
+        itemsize = self._meta.dtype.itemsize if self._meta.rows is None else self.value_bytes()
+        return read_only(select_rows(indices, shape, self._read, itemsize, self._bring))
+
+    def _lengths(self) -> NDArray[np.int64]:
+        return np.concatenate([np.diff(part.offsets) for part in self.parts])
 
     # One block of numbers in a shard is read in place, or by whole frames of compressed data.
 
@@ -170,24 +174,11 @@ class BlockSignal(Reopens, ClockedSignal):
 
     def _bring(self, indices: NDArray[np.int64]) -> None:
         for part, start in zip(self.parts, self._starts, strict=False):
-            if isinstance(part, BlockRows):
+            if hasattr(part, "bring"):
                 part.bring(indices[(indices >= start) & (indices < start + part.length)] - start)
 
     def _is_far(self) -> bool:
-        return any(isinstance(part, BlockRows) and part.is_far for part in self.parts)
-
-    def _gives_runs(self) -> bool:
-        return all(isinstance(part, BlockRows) for part in self.parts)
-
-    def _runs_into(self, starts: NDArray[np.int64], out: NDArray[Any], places: NDArray[np.int64]) -> None:
-        is_left = np.ones(len(starts), np.bool_)
-        for part, first in zip(self.parts, self._starts, strict=False):
-            inside = (starts >= first) & (starts + out.shape[1] <= first + part.length)
-            if isinstance(part, BlockRows) and inside.any():
-                part.read_windows(starts[inside] - first, out, places[inside])
-                is_left &= ~inside
-        if is_left.any():
-            super()._runs_into(starts[is_left], out, places[is_left])
+        return any(getattr(part, "is_far", False) for part in self.parts)
 
 
 class ShardSource(Reopens, EpisodeSource):

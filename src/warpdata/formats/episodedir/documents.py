@@ -10,6 +10,7 @@ import json
 import math
 import os
 import re
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,7 +44,8 @@ MAX_STATIC_DEPTH = 64
 MAX_STATIC_ARRAY = 1 << 16
 """More numbers than this belong in a signal, not in JSON."""
 
-_PART = re.compile(r"[A-Za-z0-9_.-]+")
+_PART = re.compile(r"[A-Za-z0-9_.\-\x80-\U0010ffff]+")
+_STRANGE = re.compile(r"[^A-Za-z0-9_.\-\x80-\U0010ffff]+")
 _SORTED = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 _LOCK_TIMEOUT_S = 60.0
 
@@ -59,15 +61,24 @@ def check_name(name: object) -> str:
     return name
 
 
+def plain_part(text: str) -> str:
+    """A part of a name from any text: in Unicode form NFC, what no name can have is replaced by `_`."""
+    normal = unicodedata.normalize("NFC", text)
+    part = _STRANGE.sub("_", "".join(letter if letter.isprintable() else "\0" for letter in normal))
+    return part if part.strip(".") else "_"
+
+
 @functools.lru_cache(maxsize=4096)
 def _check_text(name: str) -> None:
     if len(name.encode("utf-8", "replace")) > layout.MAX_NAME_BYTES:
         raise ValueError(f"name {name[:40]!r}… is longer than {layout.MAX_NAME_BYTES} bytes")
     parts = name.split("/")
-    if not all(_PART.fullmatch(part) for part in parts) or {".", ".."} & set(parts):
+    if not all(_PART.fullmatch(part) for part in parts) or {".", ".."} & set(parts) or not name.isprintable():
         raise ValueError(
             f"name {name!r} is refused: use letters, digits, '_', '.', '-' in parts joined by '/', no '..'"
         )
+    if not unicodedata.is_normalized("NFC", name):  # some disks would give the file another name
+        raise ValueError(f"name {name!r} is refused: not in Unicode form NFC (unicodedata.normalize)")
     is_file = [
         part in (layout.META_FILE, layout.STATIC_FILE) or bool(_split(part)[1]) or part.endswith(".parquet")
         for part in parts[:-1]
@@ -166,12 +177,6 @@ def read_document(folder: Folder, name: str) -> tuple[str, bytes | None]:
         return path, None
 
 
-def _parse_document(folder: Folder, name: str) -> tuple[str, dict[str, Any] | None]:
-    """Path and content of a JSON document; None without the document."""
-    path, data = read_document(folder, name)
-    return path, None if data is None else _parse(data, path)
-
-
 def _parse(data: bytes, path: str) -> dict[str, Any]:
     try:
         return parse_json_object(data)
@@ -200,16 +205,16 @@ def _plain(value: Any, depth: int) -> Any:
         if value.size > MAX_STATIC_ARRAY:
             raise ValueError(f"{value.size} numbers are too many; record them as a signal")
     value = value.tolist() if isinstance(value, np.ndarray | np.generic) else value
-    if not isinstance(value, Mapping | list | tuple):
-        return _plain_item(value)
-    if depth == MAX_STATIC_DEPTH:
+    if isinstance(value, Mapping | list | tuple) and depth == MAX_STATIC_DEPTH:
         raise RecursionError
-    if not isinstance(value, Mapping):
+    if isinstance(value, Mapping):
+        for key in value:
+            if not isinstance(key, str) or key == BYTES_TAG:
+                raise TypeError(f"key {key!r} is not a plain string")
+        return {_plain_item(key): _plain(item, depth + 1) for key, item in value.items()}
+    if isinstance(value, list | tuple):
         return [_plain(item, depth + 1) for item in value]
-    for key in value:
-        if not isinstance(key, str) or key == BYTES_TAG:
-            raise TypeError(f"key {key!r} is not a plain string")
-    return {_valid_text(key): _plain(item, depth + 1) for key, item in value.items()}
+    return _plain_item(value)
 
 
 def _plain_item(value: Any) -> Any:
@@ -217,21 +222,17 @@ def _plain_item(value: Any) -> Any:
         return {BYTES_TAG: base64.b64encode(bytes(value)).decode()}
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"{value} cannot be stored as JSON")
-    if isinstance(value, str):
-        return _valid_text(value)
-    if value is None or isinstance(value, bool):
-        return value
-    if isinstance(value, int | float):
-        return int(value) if isinstance(value, int) else float(value)
-    raise TypeError(f"a {type(value).__name__} cannot be stored as JSON")
-
-
-def _valid_text(text: str) -> str:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise ValueError("the text is not valid Unicode") from None
-    return str(text)
+    if isinstance(value, str) and not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise ValueError("the text is not valid Unicode") from None
+    for kind in (bool, int, float, str):  # subclasses, such as those of enums, become the plain type
+        if isinstance(value, kind):
+            return kind(value)
+    if value is not None:
+        raise TypeError(f"a {type(value).__name__} cannot be stored as JSON")
+    return value
 
 
 def restored_static(value: Any) -> Any:
@@ -255,22 +256,20 @@ def static_bytes(items: Mapping[str, Any]) -> bytes:
 
 def read_static(folder: Folder, expected: FileSum | None = None) -> dict[str, Any]:
     """The static items of an episode; empty where there is no static.json and none is expected."""
-    return _retry_damaged(folder, layout.STATIC_FILE, lambda: _read_static(folder, expected))
 
+    def read() -> dict[str, Any]:
+        path, data = read_document(folder, layout.STATIC_FILE)
+        if expected is not None:
+            if data is None:
+                raise CorruptLayoutError("static.json is missing", path=path)
+            expected.check(data, path)
+        items = {} if data is None else _parse(data, path)
+        try:
+            return {name: restored_static(value) for name, value in items.items()}
+        except CorruptLayoutError as error:
+            raise CorruptLayoutError(error.message, path=path) from None
 
-def _read_static(folder: Folder, expected: FileSum | None) -> dict[str, Any]:
-    path, data = read_document(folder, layout.STATIC_FILE)
-    if expected is not None:
-        if data is None:
-            raise CorruptLayoutError("static.json is missing", path=path)
-        expected.check(data, path)
-    if data is None:
-        return {}
-    items = _parse(data, path)
-    try:
-        return {name: restored_static(value) for name, value in items.items()}
-    except CorruptLayoutError as error:
-        raise CorruptLayoutError(error.message, path=path) from None
+    return _retry_damaged(folder, layout.STATIC_FILE, read)
 
 
 # meta.json and dataset.json
@@ -302,18 +301,19 @@ def _object(texts: Mapping[str, str], separator: str = ",") -> str:
 
 def read_meta(folder: Folder) -> dict[str, Any]:
     """The system metadata of an episode, checked; empty where there is no meta.json."""
-    return _retry_damaged(folder, layout.META_FILE, lambda: _read_meta(folder))
 
+    def read() -> dict[str, Any]:
+        path, data = read_document(folder, layout.META_FILE)
+        if data is None:
+            return {}
+        meta = _parse(data, path)
+        stated, writer = meta.pop(CHECKSUM_KEY, None), meta.get("writer")
+        is_ours = isinstance(writer, dict) and str(writer.get("name")).startswith("warpdata.")
+        if (stated is not None or is_ours) and stated != f"{crc32c(_SORTED.encode(meta).encode()):08x}":
+            raise ChecksumError("meta.json was changed after it was written", path=path)
+        return meta
 
-def _read_meta(folder: Folder) -> dict[str, Any]:
-    path, meta = _parse_document(folder, layout.META_FILE)
-    if meta is None:
-        return {}
-    stated, writer = meta.pop(CHECKSUM_KEY, None), meta.get("writer")
-    is_ours = isinstance(writer, dict) and str(writer.get("name")).startswith("warpdata.")
-    if (stated is not None or is_ours) and stated != f"{crc32c(_SORTED.encode(meta).encode()):08x}":
-        raise ChecksumError("meta.json was changed after it was written", path=path)
-    return meta
+    return _retry_damaged(folder, layout.META_FILE, read)
 
 
 def _retry_damaged(folder: Folder, name: str, call: Callable[[], dict[str, Any]]) -> dict[str, Any]:
@@ -331,8 +331,8 @@ def _retry_damaged(folder: Folder, name: str, call: Callable[[], dict[str, Any]]
 
 def read_set_metadata(folder: Folder) -> dict[str, Any]:
     """What dataset.json keeps of the source of a set as a whole; empty without the file."""
-    _, document = _parse_document(folder, layout.DATASET_FILE)
-    metadata = (document or {}).get("metadata", {})
+    path, data = read_document(folder, layout.DATASET_FILE)
+    metadata = {} if data is None else _parse(data, path).get("metadata", {})
     return metadata if isinstance(metadata, dict) else {}
 
 

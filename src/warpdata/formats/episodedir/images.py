@@ -29,6 +29,16 @@ _MOST = 1_000_000
 
 _PIXELS = {"|u1": "uint8", "<u2": "uint16"}
 
+FORMATS = {
+    ("uint8", 1): ("gray", "gray"),
+    ("uint8", 3): ("rgb24", "bgr0"),
+    ("uint8", 4): ("rgba", "bgra"),
+    ("uint16", 1): ("gray16le", "gray16le"),
+    ("uint16", 3): ("rgb48le", "gbrp16le"),
+    ("uint16", 4): ("rgba64le", "gbrap16le"),
+}
+"""Element type and channels -> FFmpeg's names of the raw pixels, and of those that FFV1 stores."""
+
 
 @suggests
 @dataclass(frozen=True, slots=True)
@@ -68,7 +78,7 @@ class VideoOptions:
 class FrameShape(NamedTuple):
     """Height, width and channels of a camera, and its element type.
 
-    Channels are 3 for colour. A single plane has 0, or 1 where its frames have an axis for it.
+    Channels are 3 for RGB and 4 for RGBA. A single plane has 0, or 1 where its frames have an axis for it.
     """
 
     height: int
@@ -83,23 +93,17 @@ class FrameShape(NamedTuple):
 
     @classmethod
     def of_values(cls, shape: tuple[int, ...], dtype: np.dtype[Any]) -> FrameShape:
-        """That of HxWx3 uint8, or of HxW or HxWx1 uint8 or uint16 values; anything else is a ValueError."""
-        name = _PIXELS.get(dtype.str)
-        is_colour = len(shape) == 3 and shape[2] == 3 and name == "uint8"
-        is_plane = name is not None and (len(shape) == 2 or (len(shape) == 3 and shape[2] == 1))
-        if (
-            name is None
-            or not (is_colour or is_plane)
-            or not all(shape)
-            or max(shape) > layout.MAX_FRAME_SIDE
-        ):
-            raise ValueError(f"an image is uint8 HxWx3, uint8 HxW or uint16 HxW, not {dtype} {shape}")
-        return cls(shape[0], shape[1], shape[2] if len(shape) == 3 else 0, name)
+        """That of HxW, HxWx1, HxWx3 or HxWx4 values of uint8 or uint16; anything else is a ValueError."""
+        name, channels = _PIXELS.get(dtype.str), shape[2] if len(shape) == 3 else 0
+        is_image = len(shape) in (2, 3) and (name, channels or 1) in FORMATS and all(shape)
+        if name is None or not is_image or max(shape) > layout.MAX_FRAME_SIDE:
+            raise ValueError(f"an image is uint8 or uint16 HxW, HxWx3 or HxWx4, not {dtype} {shape}")
+        return cls(shape[0], shape[1], channels, name)
 
     @property
     def is_colour(self) -> bool:
-        """Whether it is RGB and no single plane."""
-        return self.channels == 3
+        """Whether it is RGB of 8 bits, which every codec takes."""
+        return self.channels == 3 and self.dtype == "uint8"
 
     @property
     def picture(self) -> FrameShape:
@@ -119,7 +123,12 @@ class FrameShape(NamedTuple):
     @property
     def raw_format(self) -> str:
         """FFmpeg's name of the raw pixels."""
-        return "rgb24" if self.is_colour else ("gray" if self.dtype == "uint8" else "gray16le")
+        return FORMATS[self.dtype, self.channels or 1][0]
+
+    @property
+    def lossless_format(self) -> str:
+        """FFmpeg's name of the pixels that FFV1 stores."""
+        return FORMATS[self.dtype, self.channels or 1][1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,10 +155,11 @@ class Stream:
 
 
 def choose_codec(shape: FrameShape, options: VideoOptions) -> str:
-    """The codec of the options, or the default: h264 for colour, lossless ffv1 for gray and depth."""
+    """The codec of the options, or the default: h264 for RGB of 8 bits, lossless ffv1 for all else."""
     codec = options.codec or ("h264" if shape.is_colour else "ffv1")
-    if shape.dtype == "uint16" and codec != "ffv1":
-        raise ValueError(f"uint16 images are stored lossless with codec 'ffv1', not {codec!r}")
+    if (shape.dtype == "uint16" or shape.channels == 4) and codec != "ffv1":
+        kind = "uint16" if shape.dtype == "uint16" else "RGBA"
+        raise ValueError(f"{kind} images are stored lossless with codec 'ffv1', not {codec!r}")
     return codec
 
 

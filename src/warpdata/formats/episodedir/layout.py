@@ -43,6 +43,11 @@ SHOWN_COLUMN = "shown"
 SCHEMA_KEY = b"warpdata"
 """Key of the JSON description in the schema metadata of a parquet file."""
 
+KINDS = ("scalar", "vector", "tensor", "image", "text", "bytes", "ragged", "sound")
+RAGGED_KINDS = ("ragged", "sound")
+"""Kinds whose values have any number of rows of one shape."""
+SOUND_DTYPES = ("u8", "i16", "i32", "f32", "f64")
+
 MAX_NAME_BYTES = 200
 MAX_JSON_BYTES = 64 << 20
 MAX_FRAME_SIDE = 1 << 15

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import io
+import itertools
 import json
 import math
 from collections.abc import Iterator, Mapping
@@ -24,7 +25,6 @@ from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.documents import FileSum, read_bytes
 from warpdata.formats.episodedir.images import FrameShape
 
-_KINDS = ("scalar", "vector", "tensor", "image", "text", "bytes")
 _ABOUT_ROLE = ("role", "of", "model", "clock")
 _STORED_AS = {"bf16": "u16"}
 """Arrow has no bf16; its bits are stored as u16 and the true type in the schema metadata."""
@@ -47,6 +47,18 @@ class Description:
     of: str | None = None
     model: str | None = None
     clock: str | None = None
+    rate_hz: float | None = None
+    """Of sound: samples in a second."""
+
+    @property
+    def is_ragged(self) -> bool:
+        """Whether a value has any number of rows, each of `shape`."""
+        return self.kind in layout.RAGGED_KINDS
+
+    @property
+    def is_object(self) -> bool:
+        """Whether values are text, bytes or arrays of varying length."""
+        return self.kind in _TEXT or self.is_ragged
 
     def frame_shape(self) -> FrameShape:
         """The shape of the frames of a camera; ValueError where no frame is like this."""
@@ -62,7 +74,7 @@ class Description:
         for key in _ABOUT_ROLE:
             if (value := getattr(self, key)) is not None:
                 entry[key] = value
-        return entry
+        return entry if self.rate_hz is None else {**entry, "sample_rate_hz": self.rate_hz}
 
     @classmethod
     def from_json(cls, entry: Any, path: str) -> Description:
@@ -71,11 +83,18 @@ class Description:
             shape = tuple(int(side) for side in entry["shape"])
             names = None if entry.get("names") is None else tuple(str(name) for name in entry["names"])
             about = {key: None if entry.get(key) is None else str(entry[key]) for key in _ABOUT_ROLE}
-            made = cls(str(entry["kind"]), str(entry["dtype"]), shape, entry.get("units"), names, **about)
+            stated = entry.get("sample_rate_hz")
+            rate = None if stated is None else float(stated)
+            kind, dtype = str(entry["kind"]), str(entry["dtype"])
+            made = cls(kind, dtype, shape, entry.get("units"), names, **about, rate_hz=rate)
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
             raise CorruptLayoutError("the description of the signal is damaged", path=path) from None
         is_known = made.dtype in DTYPE_NAMES or (made.kind in _TEXT and made.dtype == made.kind)
-        if made.kind not in _KINDS or not is_known or any(side < 1 for side in shape):
+        is_sound = made.kind == "sound"
+        has_rate = rate is not None and 0 < rate < 1e9 and made.dtype in layout.SOUND_DTYPES
+        is_valid = made.kind in layout.KINDS and is_known and all(side > 0 for side in shape)
+        is_valid = is_valid and math.prod(shape) <= layout.MAX_RECORDS
+        if not is_valid or has_rate != is_sound or (is_sound and len(shape) > 1):
             raise CorruptLayoutError(f"a signal of kind {made.kind!r}, type {made.dtype!r}", path=path)
         if made.role is not None and made.role not in layout.ROLES:
             raise CorruptLayoutError(f"a signal with the role {made.role!r}", path=path)
@@ -113,6 +132,8 @@ def _value_type(description: Mapping[str, Any]) -> Any:
     if kind in _TEXT:
         return _TEXT[kind]
     item = pa.from_numpy_dtype(dtype_named(_STORED_AS.get(description["dtype"], description["dtype"])).dtype)
+    if kind in layout.RAGGED_KINDS:
+        return pa.list_(pa.field("element", item, nullable=False))
     if not description["shape"]:
         return item
     return pa.list_(pa.field("element", item, nullable=False), math.prod(description["shape"]))
@@ -126,13 +147,20 @@ class TableWriter:
     ) -> None:
         self._schema = schema
         self._description = description
-        self._writer = pq.ParquetWriter(sink, schema, **_options(schema, is_small))
+        is_sound = description["kind"] == "sound"
+        self._writer = pq.ParquetWriter(sink, schema, **_options(schema, is_small, is_sound=is_sound))
 
     def write(self, stamps: NDArray[np.int64], values: NDArray[Any]) -> None:
         """Add rows as one row group."""
         about = self._description
         if about["kind"] in _TEXT:
             column = text_to_arrow(values.tolist(), _TEXT[about["kind"]])
+        elif about["kind"] in layout.RAGGED_KINDS:
+            flat = np.concatenate([np.empty(0, dtype_named(about["dtype"]).dtype), *map(np.ravel, values)])
+            ends = np.cumsum([0, *(value.size for value in values)], dtype=np.int32)
+            stored = flat.view(np.uint16) if about["dtype"] in _STORED_AS else flat
+            kind = _value_type(about)
+            column = pa.ListArray.from_arrays(to_arrow(ends), to_arrow(stored), type=kind)
         else:
             stored = values.view(np.uint16) if about["dtype"] in _STORED_AS else values
             column = to_arrow(np.ascontiguousarray(stored).reshape(-1))
@@ -148,7 +176,7 @@ class TableWriter:
 
 def table_bytes(description: Mapping[str, Any], stamps: NDArray[np.int64], values: NDArray[Any]) -> Any:
     """The file of a signal whose records are one row group, as a buffer."""
-    is_small = description["kind"] not in _TEXT and stamps.nbytes + values.nbytes <= SMALL_BYTES
+    is_small = values.dtype != np.dtype(object) and stamps.nbytes + values.nbytes <= SMALL_BYTES
     sink = pa.BufferOutputStream()
     writer = TableWriter(sink, signal_schema(description), description, is_small=is_small)
     writer.write(stamps, values)
@@ -169,17 +197,18 @@ def write_columns(
     pq.write_table(table, sink, row_group_size=max(1, len(table)), **_options(schema, is_small))
 
 
-def _options(schema: Any, is_small: bool) -> dict[str, Any]:
+def _options(schema: Any, is_small: bool, *, is_sound: bool = False) -> dict[str, Any]:
     options: dict[str, Any] = {"use_dictionary": False, "version": "2.6", "write_page_checksum": True}
     if is_small:
         return {**options, "compression": "none"}
     encodings = {}
     for field in schema:
         item = field.type.value_type if _is_list(field.type) else field.type
-        if field.type == pa.int64():
-            encodings[field.name] = "DELTA_BINARY_PACKED"
+        column = field.name + (".list.element" if _is_list(field.type) else "")
+        if field.type == pa.int64() or (is_sound and pa.types.is_integer(item)):
+            encodings[column] = "DELTA_BINARY_PACKED"  # neighbours in sound differ by little
         elif pa.types.is_floating(item):
-            encodings[field.name + (".list.element" if _is_list(field.type) else "")] = "BYTE_STREAM_SPLIT"
+            encodings[column] = "BYTE_STREAM_SPLIT"
     return {**options, "compression": "zstd", "compression_level": 1, "column_encoding": encodings}
 
 
@@ -235,9 +264,9 @@ class ParquetFooter:
         column = self.read([layout.VALUE_COLUMN])[layout.VALUE_COLUMN]
         with arrow_errors(self.path):
             lengths = np.unique(to_numpy(column.value_lengths()))
-        if len(lengths) != 1:
-            raise CorruptLayoutError("vectors of different lengths in one signal", path=self.path)
-        return Description("vector", dtype, (int(lengths[0]),))
+        if len(lengths) == 1 and lengths[0]:
+            return Description("vector", dtype, (int(lengths[0]),))
+        return Description("ragged", dtype, ())
 
     def time_column(self, own: str) -> str:
         """The column of the clock: ours, or the first named clock of the existing library."""
@@ -261,6 +290,13 @@ class ParquetFooter:
                     return None
                 groups.append((int(statistics.min), int(statistics.max)))
         return (groups[0][0], groups[-1][1]) if groups else None
+
+    def read_groups(self, column: str) -> list[Any]:
+        """A column as arrow arrays, one for every row group."""
+        with arrow_errors(self.path):
+            count = self._file.num_row_groups
+            tables = [self._file.read_row_group(n, [column], use_threads=False) for n in range(count)]
+            return [chunk for table in tables for chunk in table.column(column).chunks]
 
     def read(self, columns: list[str]) -> dict[str, Any]:
         """These columns, each as one arrow array."""
@@ -313,10 +349,17 @@ def parse_signal(data: bytes, path: str) -> tuple[Description, NDArray[np.int64]
     footer = ParquetFooter(data, path)
     description = footer.description()
     column = footer.time_column(layout.TIME_COLUMN)
-    arrays = footer.read([column, layout.VALUE_COLUMN])
+    # The elements of all values of varying length may be more than one list of Arrow can hold.
+    arrays = footer.read([column] if description.is_ragged else [column, layout.VALUE_COLUMN])
     stamps = np.asarray(to_numpy(arrays[column]), np.int64)
     check_clock(stamps, path)
-    values = _values(arrays[layout.VALUE_COLUMN], description, path)
+    if description.is_ragged:
+        parts = [_ragged_values(part, description, path) for part in footer.read_groups(layout.VALUE_COLUMN)]
+        values = np.concatenate([np.empty(0, object), *parts])
+        if len(values) != len(stamps):
+            raise CorruptLayoutError(f"{len(values)} values for {len(stamps)} times", path=path)
+    else:
+        values = _values(arrays[layout.VALUE_COLUMN], description, path)
     stamps.flags.writeable = values.flags.writeable = False
     return description, stamps, values
 
@@ -342,6 +385,24 @@ def _values(array: Any, description: Description, path: str) -> NDArray[Any]:
     if dtype in _STORED_AS:
         values = values.view(dtype_named(dtype).dtype)
     return values.reshape(rows, *shape)
+
+
+def _ragged_values(array: Any, description: Description, path: str) -> NDArray[Any]:
+    """Values of varying length as read-only arrays of rows over one memory."""
+    dtype, width = description.dtype, math.prod(description.shape)
+    with arrow_errors(path):
+        is_list = _is_list(array.type) and not array.null_count and not array.flatten().null_count
+        flat = to_numpy(array.flatten()) if is_list else np.empty(0)
+        ends = np.cumsum(to_numpy(array.value_lengths()), dtype=np.int64) if is_list else np.empty(0)
+    if not is_list or flat.dtype != dtype_named(_STORED_AS.get(dtype, dtype)).dtype or (ends % width).any():
+        raise CorruptLayoutError(f"values are not rows of {dtype}{list(description.shape)}", path=path)
+    rows = flat.view(dtype_named(dtype).dtype).reshape(-1, *description.shape)
+    rows.flags.writeable = False
+    values = np.empty(len(array), object)
+    bounds = [0, *(ends // width).tolist()]
+    for at, (low, high) in enumerate(itertools.pairwise(bounds)):
+        values[at] = rows[low:high]
+    return values
 
 
 def check_clock(stamps: NDArray[np.int64], path: str) -> None:

@@ -76,9 +76,7 @@ class VideoEncoder:
     @property
     def pix_fmt(self) -> str:
         """The format of the encoded pixels."""
-        if not self._shape.is_colour:
-            return self._shape.raw_format
-        return "yuv420p" if self._codec != "ffv1" else "bgr0"
+        return "yuv420p" if self._chroma_is_halved else self._shape.lossless_format
 
     def _open_stream(self, options: VideoOptions) -> Any:
         stream = self._container.add_stream(
@@ -199,17 +197,17 @@ class VideoDecoder:
             picture = self._scale(picture, shape.raw_format)
         plane: Any = picture.planes[0]
         rows = np.frombuffer(plane, shape.dtype).reshape(picture.height, -1)
-        width = shape.width * (3 if shape.is_colour else 1)
+        width = shape.width * max(1, shape.channels)
         out.reshape(shape.height, width)[:] = rows[: shape.height, :width]
 
 
 def encode_png(frame: NDArray[Any]) -> bytes:
-    """One frame (RGB, gray or 16-bit gray) as PNG: every pixel is kept."""
+    """One frame of 8 or 16 bits as PNG: every pixel is kept."""
     shape = FrameShape.of(frame)
     library = _av()
     context = library.CodecContext.create("png", "w")
     context.width, context.height = shape.width, shape.height
-    context.pix_fmt = "gray16be" if shape.dtype == "uint16" else shape.raw_format
+    context.pix_fmt = shape.raw_format.replace("le", "be")
     context.time_base = Fraction(1, 1)
     picture = library.VideoFrame.from_ndarray(frame.reshape(shape.picture.shape), format=shape.raw_format)
     if context.pix_fmt != shape.raw_format:

@@ -2526,6 +2526,7 @@ async function position(id) {
   if (at2 < 0) throw new Refused(404, `no episode ${id} here`, "");
   return at2;
 }
+var siteSound = async (id, signal) => `e/${await position(id)}-${signal}.wav`;
 async function fileOf(id) {
   const at2 = await position(id);
   if (!files.has(id)) files.set(id, load(`e/${at2}.json`).then((answer) => answer.json()));
@@ -2785,6 +2786,9 @@ async function post(name, body) {
 }
 function videoAddress(query2) {
   return address("video", query2);
+}
+async function soundAddress(episode, signal) {
+  return siteName() ? siteSound(episode, signal) : videoAddress({ episode, signal });
 }
 function typed(dtype, buffer, at2, count) {
   return new TYPES[dtype](buffer, at2, count);
@@ -9159,6 +9163,7 @@ function Controls({ info }) {
       ] }, each)) })
     ] }),
     /* @__PURE__ */ u3(WallClock, {}),
+    info.signals.filter((each) => each.kind === "sound" && each.count > 0).map((each) => /* @__PURE__ */ u3(Sound, { info, signal: each }, `${info.id}/${each.name}`)),
     /* @__PURE__ */ u3("button", { class: "quiet", title: "e", onClick: () => nextEvent(true), children: "next event" }),
     /* @__PURE__ */ u3("button", { class: "quiet", title: "g", onClick: () => nextGap(true), children: "next gap" }),
     info.signals.some((each) => each.role === "prediction") && /* @__PURE__ */ u3("button", { class: "quiet", title: "w", onClick: () => void worstError().catch(complain), children: "worst error" }),
@@ -9166,6 +9171,33 @@ function Controls({ info }) {
     /* @__PURE__ */ u3("button", { class: "quiet", "aria-label": "Zoom out", title: "-", onClick: () => clock.zoom(2), children: "−" }),
     /* @__PURE__ */ u3("button", { class: "quiet", title: "0", onClick: () => clock.show(0, clock.length), children: "all" }),
     /* @__PURE__ */ u3("button", { class: "quiet", "aria-label": "Zoom in", title: "+", onClick: () => clock.zoom(0.5), children: "+" })
+  ] });
+}
+var APART_S = 0.12;
+function Sound({ info, signal }) {
+  const { playing, speed } = useModel();
+  const player = A2(null);
+  const [address2, setAddress] = d2("");
+  const [isOn, setOn] = d2(true);
+  const start2 = Number(BigInt(signal.first_ns) - BigInt(info.start_ns));
+  y2(() => void soundAddress(info.id, signal.number).then(setAddress).catch(complain), [info.id, signal.count]);
+  y2(() => {
+    const follow2 = () => {
+      const sound = player.current;
+      const at2 = (clock.at - start2) / 1e9;
+      const isInside = at2 >= 0 && at2 < (sound.duration || Infinity);
+      sound.playbackRate = speed;
+      if (isInside && Math.abs(sound.currentTime - at2) > APART_S * Math.max(1, speed)) sound.currentTime = at2;
+      if (!isInside || !playing || !isOn) sound.pause();
+      else if (sound.paused) sound.play().catch(() => void 0);
+    };
+    follow2();
+    return clock.onMove(follow2);
+  }, [playing, speed, isOn, start2]);
+  return /* @__PURE__ */ u3("label", { class: "sound", title: `Play ${signal.name}`, children: [
+    /* @__PURE__ */ u3("input", { type: "checkbox", checked: isOn, onChange: (event) => setOn(event.currentTarget.checked) }),
+    /* @__PURE__ */ u3("span", { children: signal.name }),
+    /* @__PURE__ */ u3("audio", { ref: player, src: address2 || void 0, preload: "auto", "data-testid": "sound", "data-signal": signal.name })
   ] });
 }
 var CALENDAR_NS = 10n ** 18n;
