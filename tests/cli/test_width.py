@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -22,22 +21,26 @@ class Terminal(io.StringIO):
 
 
 @pytest.fixture(scope="module")
-def wide(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wide")
     columns = {f"column_number_{i}": [f"value {i} " * 10, "\x1b[31mred\n界" * 5] for i in range(30)}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        patch.setenv("WARP_CATALOG", str(folder / "catalog"))
-        patch.setenv("WARP_CACHE_DIR", str(folder / "cache"))
-        patch.setenv("NO_COLOR", "1")
-        with wd.DatasetBuilder("ws/wide", catalog="catalog") as builder:
-            builder.add_table("main", columns).publish()
-        episode = wd.WShardEpisode(id="an_episode_with_a_long_name" * 4, env_id="Arm-v0", length=3)
-        episode.observations["joint_positions_of_the_left_arm" * 3] = np.zeros((3, 7), np.float32)
-        wd.save_wshard(episode, "an_episode.wshard")
-        with wd.CorpusWriter("corpus", 32) as corpus:
-            corpus.append(np.full((3, 32), np.pi))
-        yield folder
+    with wd.DatasetBuilder("ws/wide", catalog=str(folder / "catalog")) as builder:
+        builder.add_table("main", columns).publish()
+    episode = wd.WShardEpisode(id="an_episode_with_a_long_name" * 4, env_id="Arm-v0", length=3)
+    episode.observations["joint_positions_of_the_left_arm" * 3] = np.zeros((3, 7), np.float32)
+    wd.save_wshard(episode, folder / "an_episode.wshard")
+    with wd.CorpusWriter(folder / "corpus", 32) as corpus:
+        corpus.append(np.full((3, 32), np.pi))
+    return folder
+
+
+@pytest.fixture
+def wide(made: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(made)
+    monkeypatch.setenv("WARP_CATALOG", str(made / "catalog"))
+    monkeypatch.setenv("WARP_CACHE_DIR", str(made / "cache"))
+    monkeypatch.setenv("NO_COLOR", "1")
+    return made
 
 
 COMMANDS = [

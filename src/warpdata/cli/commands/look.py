@@ -46,11 +46,8 @@ def _show(warp: cli.Warp, address: str) -> Output:
         problems = (
             thing.facts.column("problems").to_pylist() if "problems" in thing.facts.column_names else []
         )
-        unreadable = [
-            f"{row['id']}: {why[0]}"
-            for row, why in zip(rows, problems, strict=False)
-            if why and not row["length"]
-        ]
+        pairs = [(row, why) for row, why in zip(rows, problems, strict=False) if why and not row["length"]]
+        unreadable = [f"{row['id']}: {why[0]}" for row, why in pairs]
         columns: dict[str, Any] = {name: name for name in _FACTS}
         for name in ("duration_s", "total_reward"):
             columns[name] = lambda row, name=name: "" if row[name] is None else f"{row[name]:.3f}"
@@ -191,8 +188,11 @@ def _episode_rows(episodes: Episodes) -> list[dict[str, Any]]:
         row: dict[str, Any] = {"id": name, "duration_ns": None, "signals": [], "bytes": 0, "flags": []}
         try:
             episode = episodes[position]
-            row |= {"signals": list(episode.signals), "bytes": episode.stored_bytes}
-            row |= {"flags": flags_of(episode)}
+            row |= {
+                "signals": list(episode.signals),
+                "bytes": episode.stored_bytes,
+                "flags": flags_of(episode),
+            }
             row["duration_ns"] = episode.duration_ns if any(map(len, episode.signals.values())) else None
         except WarpError as error:
             row |= {"flags": ["damaged"], "error": str(error)}
