@@ -16,22 +16,12 @@ import inspect
 import json
 import os
 import sys
+import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import NoneType, UnionType
-from typing import (
-    TYPE_CHECKING,
-    Annotated,
-    Any,
-    Literal,
-    NamedTuple,
-    TypedDict,
-    Union,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypedDict, Union
 
 from warpdata.cli.console import Column, Console, Output, Progress
 from warpdata.errors import ConflictError, nearest
@@ -234,11 +224,13 @@ class Command:
 
     def add_to(self, parser: argparse.ArgumentParser) -> None:
         """Add the parameters to a parser."""
-        hints = get_type_hints(self.function, include_extras=True)
+        hints = typing.get_type_hints(self.function, include_extras=True)
         names = []
         for name, parameter in inspect.signature(self.function).parameters.items():
             if parameter.kind is parameter.VAR_KEYWORD:
-                for option, hint in get_type_hints(get_args(hints[name])[0], include_extras=True).items():
+                for option, hint in typing.get_type_hints(
+                    typing.get_args(hints[name])[0], include_extras=True
+                ).items():
                     names.append(option)
                     _add_argument(parser, option, hint, argparse.SUPPRESS, is_option=True)
             elif hints[name] is not Warp:
@@ -272,15 +264,15 @@ def _add_argument(
     parser: argparse.ArgumentParser, name: str, hint: Any, default: Any, *, is_option: bool
 ) -> None:
     about, kind = ARGUMENTS.get(name, Arg("")), hint
-    while get_origin(kind) in (Annotated, Union, UnionType):
-        if get_origin(kind) is Annotated:
+    while typing.get_origin(kind) in (Annotated, Union, UnionType):
+        if typing.get_origin(kind) is Annotated:
             kind, note = kind.__origin__, kind.__metadata__[0]
             about = note if isinstance(note, Arg) else about._replace(help=note)
         else:
-            kind = next(each for each in get_args(kind) if each is not NoneType)
-    is_list, is_required = get_origin(kind) is Sequence, default is inspect.Parameter.empty
-    while is_list and get_args(kind):  # one word, or several at once
-        kind = get_args(kind)[0]
+            kind = next(each for each in typing.get_args(kind) if each is not NoneType)
+    is_list, is_required = typing.get_origin(kind) is Sequence, default is inspect.Parameter.empty
+    while is_list and typing.get_args(kind):  # one word, or several at once
+        kind = typing.get_args(kind)[0]
     shown = (
         "" if default in (None, False, "", (), argparse.SUPPRESS) or is_required else f" (default: {default})"
     )
@@ -289,8 +281,8 @@ def _add_argument(
         plain = is_required or default in (False, argparse.SUPPRESS)
         options["action"] = "store_true" if plain else argparse.BooleanOptionalAction
     else:
-        is_choice = get_origin(kind) is Literal
-        options |= {"choices": get_args(kind)} if is_choice else {"type": about.convert or kind}
+        is_choice = typing.get_origin(kind) is Literal
+        options |= {"choices": typing.get_args(kind)} if is_choice else {"type": about.convert or kind}
         word = "N" if kind is int and is_option else (about.option or name).upper()
         options |= {"metavar": about.metavar or (None if is_choice else word), "nargs": about.nargs}
         options |= {"const": about.const} if about.nargs == "?" else {}
