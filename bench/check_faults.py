@@ -9,9 +9,9 @@ planar pose, a simulated arm that rests, and a gripper with a force sensor. Ever
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 import warpdata as wd
-from warpdata.episodes.check.compare import EpisodeSet
+from bench.check_blind import BLIND_ROBOTS
+from warpdata.episodes.check.compare import EpisodeSet, SetMember
 from warpdata.episodes.check.report import Finding
 from warpdata.episodes.check.rules import check_opened
 from warpdata.episodes.check.run import without_usual
@@ -83,6 +84,7 @@ class PairOfArms:
     """Teleoperated arms: targets at 50 Hz, the state a little behind, two noisy cameras at 25 Hz, gripper on change."""
 
     state, action, cameras, gripper = "arms/position", "arms/target", ("cam_left", "cam_right"), 12
+    noise = 0.003
 
     def __init__(self, rng: np.random.Generator) -> None:
         self.points = rng.uniform(-1, 1, (5, 12))
@@ -114,6 +116,7 @@ class Base:
     """A mobile base: planar pose with a quaternion, wheel speeds as actions, ranges, one noisy camera."""
 
     state, action, cameras, gripper = "base/pose", "base/velocity", ("front",), None
+    noise = 0.003
 
     def __init__(self, rng: np.random.Generator) -> None:
         self.points = np.c_[rng.uniform(-2, 2, (4, 2)), rng.uniform(-1.2, 1.2, 4)]
@@ -146,6 +149,7 @@ class SimulatedArm:
     """A simulated arm without any noise, which rests between its motions; its camera repeats images while it rests."""
 
     state, action, cameras, gripper = "qpos", "ctrl", ("render", "wrist"), 4
+    noise = 0.0
 
     def __init__(self, rng: np.random.Generator) -> None:
         self.points = rng.uniform(-1.5, 1.5, (4, 4))
@@ -179,6 +183,7 @@ class ForceGripper:
     """A hand with a pose and a force at 100 Hz that peaks at contact, a camera at 15 Hz, actions as velocities."""
 
     state, action, cameras, gripper = "hand/pose", "hand/twist", ("camera",), 6
+    noise = 0.003
 
     def __init__(self, rng: np.random.Generator) -> None:
         self.points = rng.uniform(-0.4, 0.4, (4, 6))
@@ -266,7 +271,7 @@ def gripper(rng: Any, robot: Any, takes: list[Take], at: int) -> Rules | None:
     if robot.gripper is None:
         return None
     values = takes[at][robot.state][1].copy()
-    spread = 0.003 if robot is not SimulatedArm else 0.0
+    spread = robot.noise
     values[:, robot.gripper] = values[0, robot.gripper] + rng.normal(0, spread, len(values))
     _change(takes, at, robot.state, values)
     return ("dead-channel", "constant-channel", "outlier-final-state")
@@ -473,13 +478,23 @@ def episode_of(take: Take, name: str) -> wd.Episode:
     return wd.Episode.of(signals, id=name)
 
 
-def warnings(takes: list[Take]) -> list[Finding]:
-    """The warnings of `warp check` about a set."""
-    beside, findings = EpisodeSet(), []
-    for number, take in enumerate(takes):
-        episode = episode_of(take, f"{number:03d}")
-        opened: Callable[[], wd.Episode] = partial(lambda it: it, episode)
-        findings += list(check_opened(opened, episode.id, beside=beside.add))
+Checked = tuple[list[Finding], list[SetMember]]
+
+
+def check_take(take: Take, number: int) -> Checked:
+    """The findings of one episode, and what is remembered of it."""
+    episode, members = episode_of(take, f"{number:03d}"), list[SetMember]()
+    return list(check_opened(lambda: episode, episode.id, beside=members.append)), members
+
+
+def warnings(takes: list[Take], known: dict[int, Checked] | None = None) -> list[Finding]:
+    """The warnings of `warp check` about a set; `known` has episodes that are checked already."""
+    checked = [(known or {}).get(number) or check_take(take, number) for number, take in enumerate(takes)]
+    beside = EpisodeSet()
+    for _, members in checked:
+        for member in members:
+            beside.add(member)
+    findings = [finding for own, _ in checked for finding in own]
     every = without_usual(findings, beside, len(takes)) + list(beside.findings())
     return [finding for finding in every if finding.severity != "info"]
 
@@ -491,29 +506,42 @@ def make_set(robot: Any, seed: int) -> list[Take]:
     return [made.take(rng) for _ in range(COUNT)]
 
 
-def measure(seeds: int) -> dict[str, Any]:
+def spoil_set(
+    robot: Any, fault: str, sound: list[Take], seed: int
+) -> tuple[list[Take], Rules, set[str]] | None:
+    """A set with one spoilt episode, the rules and the episodes that may be named; None where it does not apply."""
+    rng, takes = np.random.default_rng(seed + 1), [dict(take) for take in sound]
+    at = 1 + int(rng.integers(COUNT - 1))
+    rules = FAULTS[fault](rng, robot, takes, at)
+    if rules is None:
+        return None
+    return takes, rules, {f"{at:03d}", f"{at - 1:03d}"} if "near-duplicate" in rules else {f"{at:03d}"}
+
+
+def measure(robots: Sequence[Any], seeds: int, fault_seeds: int) -> dict[str, Any]:
     """Share of sets whose fault is named, by fault, and warnings per hundred sound episodes."""
     named: dict[str, list[bool]] = {fault: [] for fault in FAULTS}
     alarms: list[str] = []
-    besides = episodes = 0
-    for seed in range(seeds):
-        for robot in ROBOTS:
-            for finding in warnings(make_set(robot, seed)):
-                alarms.append(f"{robot.__name__} {seed} {finding.rule} {finding.signal}: {finding.message}")
-            episodes += COUNT
-            for fault, spoil in FAULTS.items():
-                takes = make_set(robot, seed)
-                rng = np.random.default_rng(seed + 1)
-                at = 1 + int(rng.integers(COUNT - 1))
-                rules = spoil(rng, robot, takes, at)
-                if rules is None:
-                    continue
-                names = (f"{at:03d}", f"{at - 1:03d}" if "near-duplicate" in rules else f"{at:03d}")
-                found = warnings(takes)
-                named[fault].append(any(f.rule in rules and f.episode in names for f in found))
-                besides += sum(f.episode not in names for f in found)
+    besides: list[str] = []
+    for robot, seed in itertools.product(robots, range(seeds)):
+        sound = make_set(robot, seed)
+        checked = {number: check_take(take, number) for number, take in enumerate(sound)}
+        alarms += [f"{robot.__name__} {seed} {_line(finding)}" for finding in warnings(sound, checked)]
+        for fault in FAULTS if seed < fault_seeds else ():
+            spoilt = spoil_set(robot, fault, sound, seed)
+            if spoilt is None:
+                continue
+            takes, rules, names = spoilt
+            same = {number: checked[number] for number in checked if f"{number:03d}" not in names}
+            findings = warnings(takes, same)
+            named[fault].append(any(f.rule in rules and f.episode in names for f in findings))
+            besides += [
+                f"{robot.__name__} {seed} {fault}: {_line(f)}" for f in findings if f.episode not in names
+            ]
     shares = {fault: round(float(np.mean(hits)), 2) for fault, hits in named.items()}
+    episodes = COUNT * seeds * len(robots)
     return {
+        "robots": [robot.__name__ for robot in robots],
         "episodes_per_set": COUNT,
         "sets_per_fault": {fault: len(hits) for fault, hits in named.items()},
         "share_named": shares,
@@ -528,12 +556,20 @@ def measure(seeds: int) -> dict[str, Any]:
     }
 
 
+def _line(finding: Finding) -> str:
+    return f"{finding.rule} {finding.episode} {finding.signal}: {finding.message}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--seeds", type=int, default=8, help="sound sets per robot")
+    parser.add_argument("--fault-seeds", type=int, default=1, help="spoilt sets per robot and fault")
+    parser.add_argument("--robots", choices=("known", "blind"), action="append")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    result = measure(options.seeds)
+    groups = {"known": ROBOTS, "blind": BLIND_ROBOTS}
+    chosen = options.robots or list(groups)
+    result = {name: measure(groups[name], options.seeds, options.fault_seeds) for name in chosen}
     text = json.dumps(result, indent=1)
     print(text)
     if options.out is not None:

@@ -337,7 +337,7 @@ def raw_frames_out(folder: Path, peers: Peers, *, quick: bool) -> dict[str, Any]
     found["lerobot"] = peers.ask("lerobot-0.6.1", converting_peers.WRITER, arrays, theirs)
     found["ours_made"] = made_of(ours, arrays)
     found["theirs_made"] = made_of(theirs, arrays) if found["lerobot"] else None
-    found["peak_mb"] = peak_mb("export", "lerobot", str(raw), str(folder / "m2"), "-o", "task=lift")
+    found["peak_mb"] = peak_mb("export", "lerobot", str(raw), str(folder / "m2"), "--option", "task=lift")
     return found
 
 
@@ -395,7 +395,7 @@ def rlds_read(folder: Path, peers: Peers, *, quick: bool) -> dict[str, Any]:
         "steps": episodes * steps,
         "warpdata_steps_per_cpu_s": episodes * steps / min(used),
         "tfds": {"steps_per_cpu_s": max(rates)} if rates else None,
-        "peak_mb": peak_mb("import", str(records), str(folder / "m3"), "--fps", "20"),
+        "peak_mb": peak_mb("import", str(records), str(folder / "m3"), "--rate", "20"),
     }
 
 

@@ -27,7 +27,7 @@ BUDGETS: dict[str, tuple[int, int, int]] = {
     "_api": (1200, 60, 0),
     "bytekit": (3000, 390, 0),
     "catalog": (7800, 760, 5),
-    "cli": (4000, 240, 0),
+    "cli": (3600, 240, 0),
     "convert": (11750, 1090, 10),
     "corpora": (2100, 270, 5),
     "episodes": (11500, 1190, 10),
@@ -39,7 +39,7 @@ BUDGETS: dict[str, tuple[int, int, int]] = {
     "sql": (800, 90, 0),
     "stores": (3500, 390, 0),
     "timeline": (2200, 360, 5),
-    "viewer": (2400, 240, 0),
+    "viewer": (2350, 240, 0),
 }
 """Package -> non-blank lines, functions and classes, unusual words in docstrings, comments and messages."""
 

@@ -130,33 +130,34 @@ def test_times_on_the_command_line(here: Path, capsys: pytest.CaptureFixture[str
     """With a unit a time counts from the first record; a plain number is a recorded time."""
     parts = [
         ["--start", "0.25s", "--end", "500ms"],
-        ["--start-ns", str(START_NS + 5 * STEP_NS), "--end", str(START_NS + 10 * STEP_NS)],
+        ["--start", str(START_NS + 5 * STEP_NS), "--end", str(START_NS + 10 * STEP_NS)],
     ]
     effects = [
-        out(capsys, "edit", "root", "trim", "1", *part, "--dry-run")["after"][0]["parts"] for part in parts
+        out(capsys, "edits", "trim", "root#1", *part, "--dry-run")["after"][0]["parts"] for part in parts
     ]
     assert effects[0] == effects[1]
     assert effects[0][0]["start_ns"] == START_NS + 5 * STEP_NS
     cuts = [
-        out(capsys, "edit", "root", "split", "1", at, "--dry-run")["after"] for at in ("0.5s", "500000us")
+        out(capsys, "edits", "split", "root#1", "--at", at, "--dry-run")["after"]
+        for at in ("0.5s", "500000us")
     ]
     assert cuts[0] == cuts[1]
     assert cuts[0][1]["parts"][0]["start_ns"] == START_NS + 10 * STEP_NS
     gaps = [
-        out(capsys, "edit", "root", "concat", "0", "1", "--gap", gap, "--dry-run")["after"]
+        out(capsys, "edits", "concat", "root", "0", "1", "--gap", gap, "--dry-run")["after"]
         for gap in ("50ms", "50000000")
     ]
     assert gaps[0] == gaps[1]
     played = out(capsys, "replay", "root", "1", "--fast", "--start", "0.5s", "--end", "750ms")
     assert played["records"]["u"] == 5
     with pytest.raises(SystemExit):
-        warp(["edit", "root", "trim", "1", "--start", "soon"])
+        warp(["edits", "trim", "root#1", "--start", "soon"])
     assert "0.1s, 250ms" in capsys.readouterr().err
 
 
 def test_only_recordings_on_this_machine_are_edited(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for address, says in (("lab/count", "published"), ("shards", "no root")):
-        assert warp(["edit", address, "drop", "1"]) == 2
+        assert warp(["edits", "drop", address, "1"]) == 2
         assert says in capsys.readouterr().err
 
 
@@ -184,7 +185,7 @@ def test_fractions_of_a_unit_are_exact() -> None:
         (["shwo", "root"], "show"),
         (["vectors", "serach"], "search"),
         (["completion", "bahs"], "bash"),
-        (["edit", "root", "trimm", "1"], "trim"),
+        (["edits", "trimm", "root"], "trim"),
         (["head", "lab/count", "--mode", "loacl"], "local"),
         (["show", "root", "--jsno"], "--json"),
         (["check", "root", "--depe"], "--deep"),
@@ -201,30 +202,28 @@ def test_a_misspelt_word_names_the_right_one(
 
 @pytest.mark.parametrize(
     "verb",
-    [["drop"], ["trim", "--start", "100ms"], ["split", "250ms"], ["set-static", "number", "7"]],
+    [["drop"], ["undrop"], ["trim", "--start", "100ms"], ["split", "--at", "250ms"]],
     ids=" ".join,
 )
 def test_an_edit_names_its_episode_either_way(
     here: Path, capsys: pytest.CaptureFixture[str], verb: list[str]
 ) -> None:
     name, rest = verb[0], verb[1:]
-    inside = out(capsys, "edit", "root#1", "--dry-run", name, *rest)
-    assert inside == out(capsys, "edit", "root", "--dry-run", name, "1", *rest)
-    assert inside["before"] != inside["after"]
-    for words in (["root#1", name, "1"], ["root", name]):
-        assert warp(["edit", *words, *rest]) == 2
-        assert "name one episode: warp edit root#ID" in capsys.readouterr().err
+    inside = out(capsys, "edits", name, "root#1", "--dry-run", *rest)
+    assert inside == out(capsys, "edits", name, "root", "1", "--dry-run", *rest)
+    assert name == "undrop" or inside["before"] != inside["after"]
+    for words in (["root#1", "1"], ["root"]):
+        assert warp(["edits", name, *words, *rest]) == 2
+        assert "name one episode: " in capsys.readouterr().err
 
 
 def test_an_edit_of_several_begins_with_the_one_inside(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = out(capsys, "edit", "root#1", "--dry-run", "concat", "2", "--gap", "10ms")
-    assert (
-        found["after"]
-        == out(capsys, "edit", "root", "--dry-run", "concat", "1", "2", "--gap", "10ms")["after"]
-    )
-    assert warp(["edit", "root#1", "log"]) == 2
+    rest = ("--dry-run", "--gap", "10ms")
+    inside = out(capsys, "edits", "concat", "root#1", "2", *rest)["after"]
+    assert inside == out(capsys, "edits", "concat", "root", "1", "2", *rest)["after"]
+    assert warp(["edits", "list", "root#1"]) == 2
     assert "concerns the whole root" in capsys.readouterr().err
 
 

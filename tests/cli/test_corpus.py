@@ -99,7 +99,7 @@ def test_sample_is_repeatable(corpus: Path, tmp_path: Path, capsys: pytest.Captu
     assert first != as_json(capsys, "sample", str(corpus), "-n", "6", "--seed", "5")
     assert isinstance(first, list)
     assert all(row["values"] == VALUES[row["row_id"]].tolist() for row in first)
-    assert main(["corpus", "sample", str(corpus), "-n", "99", "--out", str(tmp_path / "s.npy")]) == 0
+    assert main(["corpus", "sample", str(corpus), "-n", "99", "--output", str(tmp_path / "s.npy")]) == 0
     assert sorted(np.load(tmp_path / "s.npy")[:, 0].tolist()) == VALUES[:, 0].tolist()
     nested = as_json(capsys, "sample", str(corpus), "--fraction", "1.0", "-n", "3")
     assert isinstance(nested, list)

@@ -21,7 +21,7 @@ from warpdata.cli.terminal import human_time, sparkline
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("demo") / "root"
     for seed in ("1", "2"):
-        assert main(["record", "--demo", str(folder), "--seconds", "1.2", "--fast", "--seed", seed]) == 0
+        assert main(["record", "--demo", str(folder), "--duration", "1.2s", "--fast", "--seed", seed]) == 0
     return folder
 
 
@@ -94,25 +94,19 @@ def test_check_and_its_exit_codes(root: Path, capsys: pytest.CaptureFixture[str]
     assert main(["check"]) == 2
 
 
-def test_flags_of_edit_may_stand_behind_the_verb(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["edit", str(root), "drop", "0", "--dry-run", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["seq"] is None
+def test_edits(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "dry run" in run(capsys, "edits", "drop", f"{root}#0", "--dry-run")
     assert not (root / "edits.jsonl").exists()
-
-
-def test_edit(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "dry run" in run(capsys, "edit", str(root), "--dry-run", "drop", "0")
-    assert len(wd.LocalDataset(root)) == 2
-    run(capsys, "edit", str(root), "drop", "0")
-    run(capsys, "edit", str(root), "set-static", "1", "task", '{"a": 1}')
+    run(capsys, "edits", "drop", str(root), "0")
+    run(capsys, "edits", "set", f"{root}#1", 'task={"a": 1}')
     assert wd.LocalDataset(root).ids == ["000000000001"]
     assert wd.LocalDataset(root)[0].static["task"] == {"a": 1}
-    assert "set_static" in run(capsys, "edit", str(root), "log")
-    run(capsys, "edit", str(root), "undo")
-    run(capsys, "edit", str(root), "undo")
+    assert "set_static" in run(capsys, "edits", "list", str(root))
+    run(capsys, "edits", "undo", str(root))
+    run(capsys, "edits", "undrop", f"{root}#0")
     assert len(wd.LocalDataset(root)) == 2
-    assert main(["edit", str(root), "drop", "77"]) == 2
-    assert main(["edit", str(root), "undo"]) == 2
+    assert main(["edits", "drop", str(root), "77"]) == 2
+    assert main(["edits", "undo", str(root), "77"]) == 2
 
 
 def test_record_stops_at_ctrl_c_and_salvage_takes_a_root(tmp_path: Path) -> None:

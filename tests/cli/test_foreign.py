@@ -41,7 +41,10 @@ def test_a_set_goes_in_and_out(tmp_path: Path, capsys: pytest.CaptureFixture[str
     )
     assert (tmp_path / "v21/meta/episodes.jsonl").exists()
     back = [str(tmp_path / "v21"), str(tmp_path / "back")]
-    assert main(["convert", *back, "--to", "lerobot", "-o", "data_files_size_in_mb=7", "--json"]) == exits.OK
+    assert (
+        main(["convert", *back, "--to", "lerobot", "--option", "data_files_size_in_mb=7", "--json"])
+        == exits.OK
+    )
     assert wd.open(back[1]).metadata["lerobot"]["info"]["codebase_version"] == "v3.0"
     assert main(["convert", back[1], str(tmp_path / "ours2")]) == exits.OK
     ours, again = tree(tmp_path / "ours"), tree(tmp_path / "ours2")
@@ -81,7 +84,7 @@ def test_rlds_goes_in_and_out_by_name_and_by_itself(
 ) -> None:
     source, out = made_set(tmp_path / "set", 2), tmp_path / "tf" / "1.0.0"
     out.parent.mkdir()
-    words = ["export", "rlds", str(source), str(out), "-o", "name=arm", "--on-error", "skip", "--json"]
+    words = ["export", "rlds", str(source), str(out), "--option", "name=arm", "--on-error", "skip", "--json"]
     assert main(words) == exits.OK
     assert json.loads(capsys.readouterr().out)["format"] == "rlds"
     assert (out / "arm-train.tfrecord-00000-of-00001").exists()
@@ -89,7 +92,7 @@ def test_rlds_goes_in_and_out_by_name_and_by_itself(
     assert opened.ids == ["train-000000", "train-000001"]
     for words in (
         ["import", str(out), str(tmp_path / "a")],
-        ["import", "rlds", str(out), str(tmp_path / "b"), "-o", "last_row=observation"],
+        ["import", "rlds", str(out), str(tmp_path / "b"), "--option", "last_row=observation"],
     ):
         assert main(words) == exits.OK
         assert "2 episodes imported from rlds" in capsys.readouterr().out
@@ -121,9 +124,9 @@ def test_a_skipped_episode_is_exit_code_three(tmp_path: Path, capsys: pytest.Cap
     [
         (["import", "lerobt", "a", "b"], "Did you mean 'lerobot'"),
         (["import", "only"], "two or three words"),
-        (["export", "lerobot", "SET", "OUT", "-o", "nams=1"], "Did you mean 'names'"),
-        (["export", "lerobot", "SET", "OUT", "-o", "names"], "is not NAME=VALUE"),
-        (["import", "SET", "OUT", "--fps", "3"], "no option 'fps'"),
+        (["export", "lerobot", "SET", "OUT", "--option", "nams=1"], "Did you mean 'names'"),
+        (["export", "lerobot", "SET", "OUT", "--option", "names"], "is not NAME=VALUE"),
+        (["import", "SET", "OUT", "--rate", "3"], "no option 'fps'"),
         (["import", "SET", "OUT", "--codec", "h263"], "codec is one of"),
     ],
 )
@@ -185,6 +188,10 @@ def test_a_folder_of_several_sets_is_never_opened_as_one_of_them(
     message = capsys.readouterr().err
     assert "a folder of sets, not a set" in message
     assert "Name one: " in message
+    with wd.record("recorded", clock="simulated") as rec:
+        rec.append("x", 1.0, 0)
+    assert main([*command, "."]) == exits.ERROR
+    assert "recorded (recordings)" in capsys.readouterr().err
     with pytest.raises(BadMagicError):
         wd.import_episodes(".", tmp_path / "ours")
 

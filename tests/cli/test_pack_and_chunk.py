@@ -40,7 +40,7 @@ def same(a: wd.Episode, b: wd.Episode) -> bool:
 
 def test_pack_and_unpack_are_each_other_s_way_back(here: Path) -> None:
     folder = here / "root" / f"{0:012d}" / f"{1:012d}"
-    assert warp(["pack", "root#1", "one.wshard"]) == 0
+    assert warp(["pack", "root#1", "-o", "one.wshard"]) == 0
     assert warp(["pack", str(folder)]) == 0
     assert Path(f"{folder}.wshard").read_bytes() == Path("one.wshard").read_bytes()
     assert warp(["unpack", "one.wshard"]) == 0
@@ -48,7 +48,7 @@ def test_pack_and_unpack_are_each_other_s_way_back(here: Path) -> None:
     assert warp(["publish", "lab/x", "root"]) == 0
     assert warp(["pack", "lab/x#1"]) == 0  # brought here
     assert Path("1.wshard").read_bytes() == Path("one.wshard").read_bytes()
-    assert warp(["unpack", "lab/x#1", "down"]) == 0
+    assert warp(["unpack", "lab/x#1", "-o", "down"]) == 0
     assert files(here / "down") == files(folder)
 
 
@@ -66,7 +66,7 @@ def test_chunk_and_join_are_each_other_s_way_back(here: Path, form: str) -> None
     (listed,) = Path("parts").glob("*_manifest.wshard")
     assert [each.length for each in read_chunk_list(listed).chunks] == [10, 10, 5]
     assert same(wd.open(listed), whole)
-    assert warp(["join", str(listed), "again.wshard"]) == 0
+    assert warp(["join", str(listed), "-o", "again.wshard"]) == 0
     again = wd.open("again.wshard")
     assert same(again, whole)
     assert (again.id, dict(again.static)) == (whole.id, dict(whole.static))
@@ -97,14 +97,14 @@ def test_nothing_is_replaced_unasked(here: Path, capsys: pytest.CaptureFixture[s
     listed = str(next(Path("parts").glob("*_manifest.wshard")))
     wd.pack_episode(wd.open("root#0"), "packed.wshard")
     writes = [
-        ["pack", "root#1", "out.wshard"],
-        ["unpack", "packed.wshard", "directory"],
-        ["join", listed, "joined.wshard"],
+        ["pack", "root#1", "-o", "out.wshard"],
+        ["unpack", "packed.wshard", "-o", "directory"],
+        ["join", listed, "-o", "joined.wshard"],
         ["chunk", "rows.wshard", "--steps", "7", "--output", "parts"],
     ]
     Path("out.wshard").write_bytes(b"mine")
     Path("joined.wshard").write_bytes(b"mine")
-    assert warp(["unpack", "packed.wshard", "directory"]) == 0
+    assert warp(["unpack", "packed.wshard", "-o", "directory"]) == 0
     before = {name: files(here / name) for name in ("directory", "parts")}
     for words in writes:
         capsys.readouterr()
@@ -118,7 +118,7 @@ def test_nothing_is_replaced_unasked(here: Path, capsys: pytest.CaptureFixture[s
     assert len(read_chunk_list(listed).chunks) == 4
     Path("photos").mkdir()
     Path("photos/a.jpeg").write_bytes(b"1")
-    assert warp(["unpack", "packed.wshard", "photos", "--overwrite"]) == 1  # no episode: it stays
+    assert warp(["unpack", "packed.wshard", "-o", "photos", "--overwrite"]) == 1  # no episode: it stays
     assert files(here / "photos") == {"a.jpeg": b"1"}
 
 

@@ -33,12 +33,12 @@ REFUSED = [
     "warm a/b --shards=5:2", "warm a/b --shards=1:1", "warm a/b --shards=9:12", "warm a/b --shards=-9:-5",
     "warm a/b --shards=1-2:", "warm a/b --shards=1", "warm a/b --shards=", "warm a/b --shards=--",
     "warm a/b --tables=", "warm a/b --tables=,", "warm a/b --artifacts=",
-    "head a/b --columns=", "stream a/b --columns=", "head a/b --filter=",
+    "head a/b --columns=", "stream a/b --columns=", "head a/b --where=",
     "replay root --fast --start=5s --end=2s", "replay root --fast --start=100s", "replay root --fast --end=0s",
-    "replay root --speed=nan", "record --demo new --seconds=nan", "record --demo new --seconds=inf",
+    "replay root --speed=nan", "record --demo new --duration=nan", "record --demo new --duration=0s",
     "corpus head corpus --start=10", "corpus head corpus --start=-1", "corpus sample corpus --fraction=0",
-    "gc-remote --grace-hours=-1", "gc-remote --grace-hours=nan", "gc-remote --delete --grace-hours=inf",
-    "publish a/c root --retries=-1", "log a/b --limit=0", "list-remote --catalog=missing",
+    "gc-remote --older-than=-1s", "gc-remote --older-than=nan", "gc-remote --delete --older-than=inf",
+    "publish a/c root --retries=-1", "versions list a/b --limit=0", "list-remote --catalog=missing",
     "gc-remote --catalog=missing", "gc-remote --catalog=root", "list-remote --catalog=root",
 ]  # fmt: skip
 

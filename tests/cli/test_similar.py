@@ -23,7 +23,7 @@ def test_similar_moments(
         main(["embed", str(root), "motion", "--per", "window", "--window-s", "1", "--stride-s", "0.5"]) == 0
     )
     capsys.readouterr()
-    assert main(["similar", f"{root}#0", "--at", "0.2s", "--for", "1s", "-k", "2", "--json"]) == 0
+    assert main(["similar", f"{root}#0", "--at", "0.2s", "--duration", "1s", "-k", "2", "--json"]) == 0
     hits = json.loads(capsys.readouterr().out)
     expected = wd.find_similar(root, 0, 200_000_000, 1_200_000_000, k=2)
     assert [(hit["episode_id"], hit["t0_ns"]) for hit in hits] == [

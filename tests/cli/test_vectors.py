@@ -70,7 +70,7 @@ def test_from_create_to_sign(warp: Any, tmp_path: Path) -> None:
     assert warp("info", "r.rvf", "--json")["dialect"] == "runtime"
     warp("export", "f.rvf", "v.npy")
     assert np.array_equal(np.load(tmp_path / "v.npy"), rows())
-    warp("index", "f.rvf", "--kind", "ivf", "--quantize", "pq", "--drop-full", "--key", "k.json")
+    warp("index", "f.rvf", "--kind", "ivf", "--quantize", "pq", "--drop-full", "--sign", "k.json")
     assert warp("verify", "f.rvf", "--key", "k.json", "--json")["damages"] == []
     assert warp("info", "f.rvf", "--json")["codes"] == "pq"
 

@@ -61,7 +61,7 @@ def test_a_folder_where_a_file_is_expected(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "folder").mkdir()
-    more = [str(tmp_path / "out")] if command == "unpack" else []
+    more = ["-o", str(tmp_path / "out")] if command == "unpack" else []
     assert main([command, str(tmp_path / "folder"), *more]) == 1
     printed = capsys.readouterr()
     assert "a folder" in printed.out + printed.err or "not an episode directory" in printed.err

@@ -20,20 +20,27 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.fixture
-def wide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("WARP_CATALOG", str(tmp_path / "catalog"))
-    monkeypatch.setenv("WARP_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.chdir(tmp_path)
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wide")
     columns = {f"column_number_{i}": [f"value {i} " * 10, "\x1b[31mred\n界" * 5] for i in range(30)}
-    with wd.DatasetBuilder("ws/wide", catalog=str(tmp_path / "catalog")) as builder:
+    with wd.DatasetBuilder("ws/wide", catalog=str(folder / "catalog")) as builder:
         builder.add_table("main", columns).publish()
     episode = wd.WShardEpisode(id="an_episode_with_a_long_name" * 4, env_id="Arm-v0", length=3)
     episode.observations["joint_positions_of_the_left_arm" * 3] = np.zeros((3, 7), np.float32)
-    wd.save_wshard(episode, "an_episode.wshard")
-    with wd.CorpusWriter("corpus", 32) as corpus:
+    wd.save_wshard(episode, folder / "an_episode.wshard")
+    with wd.CorpusWriter(folder / "corpus", 32) as corpus:
         corpus.append(np.full((3, 32), np.pi))
-    return tmp_path
+    return folder
+
+
+@pytest.fixture
+def wide(made: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(made)
+    monkeypatch.setenv("WARP_CATALOG", str(made / "catalog"))
+    monkeypatch.setenv("WARP_CACHE_DIR", str(made / "cache"))
+    monkeypatch.setenv("NO_COLOR", "1")
+    return made
 
 
 COMMANDS = [
@@ -64,7 +71,6 @@ def test_no_line_is_wider_than_the_terminal(
     wide: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], columns: int
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
-    monkeypatch.setenv("NO_COLOR", "1")
     lines = shown(monkeypatch, arguments, Terminal())
     plain = [line.replace("\x1b[1m", "").replace("\x1b[0m", "") for line in lines]
     assert max(map(text_width, plain)) <= columns

@@ -75,7 +75,10 @@ def test_a_rate_that_the_user_says_counts_in_every_conversion(tmp_path: Path) ->
     for receipt in said:
         assert receipt.supplied["fps"] == 5
         assert not any("assumed" in note for note in receipt.notes)
-    assert main(["convert", str(source), str(tmp_path / "four"), "--to", "lerobot", "--fps", "5"]) == exits.OK
+    assert (
+        main(["convert", str(source), str(tmp_path / "four"), "--to", "lerobot", "--read", "fps=5"])
+        == exits.OK
+    )
     assert main(["export", "lerobot", str(source), str(tmp_path / "five"), "--read", "fps=5"]) == exits.OK
     for name in ("one", "two", "three", "four", "five"):
         assert json.loads((tmp_path / name / "meta" / "info.json").read_bytes())["fps"] == 5
@@ -96,7 +99,7 @@ def test_options_that_would_do_nothing_are_refused(
     source = rlds_set(tmp_path / "source")
     wd.import_episodes(source, tmp_path / "root")
     for words, why in (
-        (["export", "lerobot", str(tmp_path / "root"), "out", "--fps", "5"], "opened without 'fps'"),
+        (["export", "lerobot", str(tmp_path / "root"), "out", "--read", "fps=5"], "opened without 'fps'"),
         (["convert", str(source), str(tmp_path / "x"), "--rate", "5"], "--rate"),
         (["convert", str(source), str(tmp_path / "x"), "--task", "push"], "--task"),
         (["convert", str(source), str(tmp_path / "x.zarr"), "--codec", "h264"], "no option 'video'"),

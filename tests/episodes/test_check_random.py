@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import warpdata as wd
-from tests.episodes import pick_sets
 from tests.episodes.random_sets import (
     SPOILT,
     Take,
@@ -24,7 +23,6 @@ from warpdata.episodes.check.report import SET_RULES
 
 CLEAN = enough_examples(6)
 SPOILT_OF_EACH = enough_examples(2)
-PICKS = enough_examples(8)
 
 
 def test_clean_sets_have_no_findings() -> None:
@@ -50,26 +48,6 @@ def test_what_is_spoilt_is_named(rule: str) -> None:
             besides[seed] = others
     assert len(missed) <= SPOILT_OF_EACH // 10, missed
     assert len(besides) <= SPOILT_OF_EACH // 10, besides
-
-
-@pytest.mark.parametrize("rule", pick_sets.SPOILT)
-def test_what_is_spoilt_where_things_lie_elsewhere_each_time_is_named_once(rule: str) -> None:
-    missed, besides = [], {}
-    for seed in range(PICKS):
-        takes, at, rules = pick_sets.spoilt_set(seed, rule)
-        found = findings(takes)
-        if not is_named(found, at, rules):
-            missed.append(seed)
-        others = [each for each in found if not is_named([each], at, rules)]
-        if others:
-            besides[seed] = others
-    assert len(missed) <= PICKS // 10, missed
-    assert len(besides) <= PICKS // 20, besides
-
-
-def test_clean_sets_where_things_lie_elsewhere_each_time_have_no_findings() -> None:
-    alarms = {seed: found for seed in range(PICKS) if (found := findings(pick_sets.clean_set(seed)))}
-    assert len(alarms) <= PICKS // 50, alarms
 
 
 @pytest.mark.parametrize("rule", ["outlier-length", "outlier-return", "action-jerk"])

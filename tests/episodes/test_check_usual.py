@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -109,3 +111,18 @@ def test_faults_are_named(sound: list[Take], spoil: str, rule: str, signal: str)
         ("repeated-frames", "front"),
         ("outlier-final-state", "joints"),
     }
+
+
+def test_a_view_that_rests_in_every_episode_is_not_frozen(tmp_path: Path) -> None:
+    """A camera on one hand repeats images while the other hand moves, in one episode a little longer."""
+    for still in (12, 12, 11, 13, 30):
+        with wd.record(tmp_path / "root", clock="simulated") as rec:
+            for number in range(60):
+                rec.append("joints", np.float32([np.sin(number / 9), number]), number * 40_000_000)
+                shade = number if not 20 <= number <= 20 + still else 20
+                rec.append("wrist", np.full((8, 8, 3), 4 * shade, np.uint8), number * 40_000_000)
+                rec.append("action", np.float32([np.cos(number / 9)]), number * 40_000_000)
+    findings = wd.check_dataset(tmp_path / "root").findings
+    assert [(each.rule, each.episode) for each in findings if each.rule == "frozen-camera"] == [
+        ("frozen-camera", "000000000004")
+    ]

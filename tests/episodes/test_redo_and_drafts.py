@@ -81,12 +81,12 @@ def test_a_draft_shows_its_edits_and_changes_nothing(tmp_path: Path) -> None:
     draft = Draft(episodes, tmp_path / "draft", of="lab/arm@1")
     assert draft.episodes() is episodes
     assert not (tmp_path / "draft").exists()
-    draft.edits.drop("a-1", dry_run=True)
+    draft.drop("a-1", dry_run=True)
     assert not (tmp_path / "draft").exists()
-    draft.edits.drop("a-1")
+    draft.drop("a-1")
     middle = int(episodes.open("7").signals["state"].timestamps[5])
-    draft.edits.split("7", middle)
-    draft.edits.set_static("b", "note", "seen")
+    draft.split("7", middle)
+    draft.set_static("b", "note", "seen")
     again = Draft(shards(tmp_path / "shards"), tmp_path / "draft", of="lab/arm@1").episodes()
     assert again.ids == [
         each for name in before if name != "a-1" for each in ([name] if name != "7" else ["7-1", "7-2"])
@@ -95,18 +95,18 @@ def test_a_draft_shows_its_edits_and_changes_nothing(tmp_path: Path) -> None:
     assert again.open("b").static["note"] == "seen"
     assert again.open("7-2").id == "7-2"
     assert again.where("note = 'seen'").ids == ["b"]
-    draft.edits.trim("7-2", middle + 1, None)
+    draft.trim("7-2", middle + 1, None)
     with pytest.raises(KeyError, match="no episode 'c'"):
-        draft.edits.drop("c")
+        draft.drop("c")
     for _ in range(4):
-        draft.edits.undo()
+        draft.undo()
     assert draft.episodes().ids == before
     assert draft_source(tmp_path / "draft") == "lab/arm@1"
 
 
 def test_a_draft_belongs_to_one_version(tmp_path: Path) -> None:
     episodes = shards(tmp_path / "shards")
-    Draft(episodes, tmp_path / "draft", of="lab/arm@1").edits.drop("b")
+    Draft(episodes, tmp_path / "draft", of="lab/arm@1").drop("b")
     with pytest.raises(wd.ConflictError, match="lab/arm@1"):
         Draft(episodes, tmp_path / "draft", of="lab/arm@2")
     (tmp_path / "draft" / "draft.json").write_bytes(b'{"of": 5}')

@@ -288,7 +288,7 @@ class TestCommands:
     @pytest.mark.parametrize("command", ["head", "stream"])
     @pytest.mark.parametrize("text", ["id in (select 1 from 'secret.csv')", "true; copy t to 'out.csv'"])
     def test_filters(self, place: Path, capsys: pytest.CaptureFixture[str], command: str, text: str) -> None:
-        assert main([command, "ws/safe", "--json", "--filter", text]) == 1
+        assert main([command, "ws/safe", "--json", "--where", text]) == 1
         shown = capsys.readouterr()
         assert "error[dataset]" in shown.err
         assert SECRET not in shown.out + shown.err

@@ -15,6 +15,7 @@ import pytest
 import warpdata as wd
 from tests.viewer.samples import SCRIPT, numbered_frame, record_one
 from warpdata.bytekit.codec import encode_png
+from warpdata.cli.main import main
 from warpdata.cli.terminal import picture_lines
 from warpdata.errors import UnsupportedDtypeError
 from warpdata.settings import Settings
@@ -133,16 +134,14 @@ def test_terminals_are_known_by_their_environment(env: dict[str, str], wanted: s
     assert Settings.from_env(env).pictures == wanted
 
 
-def test_show_paints_on_a_terminal_only(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from warpdata.cli.commands import look
-    from warpdata.cli.console import Console
-
+def test_show_paints_on_a_terminal_only(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
             return True
 
     for out, painted in ((Terminal(), True), (io.StringIO(), False)):
-        look._show_episode(wd.open_recordings(root)[0], Console(out=out))
+        monkeypatch.setattr("sys.stdout", out)
+        assert main(["show", f"{root}#0"]) == 0
         assert ("▀" in out.getvalue()) == painted
 
 

@@ -182,14 +182,14 @@ def test_the_list_follows_what_another_program_edits(browser: Browser, tmp_path:
         browser.playing("followed", running, awaited=awaited) as told,
     ):
         assert next(told) == {"seen": True}
-        elsewhere("edit", f"{root}#{second}", "trim", "--end", "295ms")
+        elsewhere("edits", "trim", f"{root}#{second}", "--end", "295ms")
         assert next(told) == {"seen": True}
-        elsewhere("edit", f"{root}#{second}", "set-static", "success", "true")
+        elsewhere("edits", "set", f"{root}#{second}", "success=true")
         assert next(told) == {"seen": True}
-        elsewhere("edit", root, "undo")
-        elsewhere("edit", root, "undo")
+        elsewhere("edits", "undo", root)
+        elsewhere("edits", "undo", root)
         assert next(told) == {"seen": True}
-        elsewhere("edit", root, "drop", first)
+        elsewhere("edits", "drop", root, first)
         assert next(told) == {"seen": True}
         assert next(told) == {"failed": None}
 

@@ -90,3 +90,10 @@ _STRICT = json.JSONDecoder(
     object_pairs_hook=_unique_keys, parse_constant=_refuse_constant, parse_float=_finite
 )
 _LENIENT = json.JSONDecoder(object_pairs_hook=_unique_keys, parse_constant=float)
+
+
+def escape_unprintable(text: str) -> str:
+    """JSON text in which no character steers a terminal: what cannot be printed is escaped."""
+    if text.isascii():
+        return text
+    return "".join(c if c == "\n" or c.isprintable() else json.dumps(c)[1:-1] for c in text)

@@ -11,7 +11,7 @@ import sys
 import time
 import unicodedata
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, is_dataclass
 from typing import Any, TextIO
 
 from warpdata.cli import exits
@@ -28,6 +28,7 @@ class Output:
     """The result of a command: a value for programs, lines and a table for people, an exit code."""
 
     value: Any = None
+    """For `--json`; data classes and receipts become objects, without it the lines are the value."""
     lines: Sequence[str] = ()
     rows: Sequence[Any] = ()
     columns: Mapping[str, Column] = field(default_factory=dict)
@@ -43,15 +44,16 @@ class Output:
 
     def cells(self) -> list[list[str]]:
         """The cells of the table as text."""
-        return [[_cell_text(row, column) for column in self.columns.values()] for row in self.rows]
-
-
-def _cell_text(row: Any, column: Column) -> str:
-    if isinstance(column, str):
-        value = row[column] if isinstance(row, Mapping) else getattr(row, column)
-        return "" if value is None else str(value)
-    value = column(row)
-    return "" if value is None else str(value)
+        lines = []
+        for row in self.rows:
+            values = []
+            for column in self.columns.values():
+                if callable(column):
+                    values.append(column(row))
+                else:
+                    values.append(row[column] if isinstance(row, Mapping) else getattr(row, column))
+            lines.append(["" if value is None else str(value) for value in values])
+        return lines
 
 
 @dataclass(slots=True)
@@ -81,13 +83,12 @@ class Console:
 
     def emit(self, value: Any) -> None:
         """Print the result for a program; nothing in text mode."""
-        if self.as_json:
+        if self.as_json and value is not None:
             self.out.write(json_text(value, self.out.encoding) + "\n")
 
     def show(self, report: Output) -> int:
         """Print a report and return its exit code."""
-        if report.value is not None:
-            self.emit(report.value)
+        self.emit(list(report.lines) if report.value is None and report.lines else report.value)
         for line in report.lines:
             self.print(self.fit_line(line) if report.fit else line, report.style)
         if report.columns:
@@ -152,14 +153,25 @@ def give_up(stream: TextIO) -> None:
 
 def json_text(value: Any, encoding: str | None) -> str:
     """JSON in printable characters that `encoding` has; file names need not be valid text."""
-    text = json.dumps(value, indent=2, ensure_ascii=False)
+    from warpdata.bytekit.jsontext import escape_unprintable
+
+    text = json.dumps(value, indent=2, ensure_ascii=False, default=as_json)
     try:
         text.encode(encoding or "utf-8")
     except UnicodeEncodeError:
-        return json.dumps(value, indent=2)
-    if text.isascii():
-        return text
-    return "".join(c if c == "\n" or c.isprintable() else json.dumps(c)[1:-1] for c in text)
+        return json.dumps(value, indent=2, default=as_json)
+    return escape_unprintable(text)
+
+
+def as_json(value: Any) -> Any:
+    """A value that JSON has no type for: a receipt, a data class, a mapping, bytes by their length, a path."""
+    if hasattr(value, "to_json"):
+        return value.to_json()
+    if isinstance(value, bytes):
+        return f"<{len(value)} bytes>"
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    return dict(value) if isinstance(value, Mapping) else str(value)
 
 
 class Progress:
@@ -230,10 +242,11 @@ def table(
         widths = _fitting(widths, fit_width)
     lines = []
     for row in cells:
-        parts = [
-            _padded(cut(cell, width), width, to_right=column in right)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=False))
-        ]
+        parts = []
+        for column, (cell, width) in enumerate(zip(row, widths, strict=False)):
+            text = cut(cell, width)
+            space = " " * max(0, width - text_width(text))
+            parts.append(space + text if column in right else text + space)
         lines.append(_GAP.join(parts).rstrip())
     lines.insert(1, _GAP.join("─" * width for width in widths))
     if left_out := list(header[len(widths) :]):
@@ -290,11 +303,6 @@ def printable(text: str) -> str:
     if text.isascii() and text.isprintable():
         return text
     return "".join(" " if c in "\n\t" else c if c.isprintable() else "\ufffd" for c in text)
-
-
-def _padded(text: str, width: int, *, to_right: bool) -> str:
-    space = " " * max(0, width - text_width(text))
-    return space + text if to_right else text + space
 
 
 def human_bytes(count: int) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import inspect
 import re
 import sys
 import traceback
@@ -34,7 +35,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Clean": {
         "check": ("clean", "find problems in episodes"),
-        "edit": ("clean", "drop, trim, split and label episodes"),
+        "edits": ("clean", "drop, trim, split and label episodes"),
         "verify": ("clean", "check checksums and structure"),
     },
     "Publish": {
@@ -96,11 +97,8 @@ def load_commands(name: str) -> dict[str, Command]:
     if prefix in commands:
         return {"": commands[prefix]}
     start = f"{prefix}_"
-    return {
-        key.removeprefix(start).replace("_", "-"): each
-        for key, each in commands.items()
-        if key.startswith(start)
-    }
+    actions = {key: command for key, command in commands.items() if key.startswith(start)}
+    return {key.removeprefix(start).replace("_", "-"): command for key, command in actions.items()}
 
 
 class Parser(argparse.ArgumentParser):
@@ -178,8 +176,9 @@ def build_parser() -> Parser:
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", prog="warp", help=argparse.SUPPRESS)
     for name, (_, summary) in COMMANDS.items():
-        description = f"{summary[0].upper()}{summary[1:]}."
-        commands.add_parser(name, description=description, complete=partial(_add_command, name))
+        commands.add_parser(
+            name, description=f"{summary.capitalize()}.", complete=partial(_add_command, name)
+        )
     return parser
 
 
@@ -187,14 +186,18 @@ def _add_command(name: str, parser: Parser) -> None:
     parser.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
     commands = load_commands(name)
     if "" in commands:
-        parser.epilog = f"example:\n  {commands[''].example}"
-        commands[""].add_to(parser)
+        _fill_parser(parser, commands[""])
         return
     parser.epilog = "examples:\n" + "\n".join(f"  {action.example}" for action in commands.values())
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     for word, action in commands.items():
-        text = f"example:\n  {action.example}"
-        action.add_to(actions.add_parser(word, help=action.summary, description=action.summary, epilog=text))
+        _fill_parser(actions.add_parser(word, help=action.summary), action)
+
+
+def _fill_parser(parser: argparse.ArgumentParser, command: Command) -> None:
+    parser.description = inspect.cleandoc(command.function.__doc__ or "")
+    parser.epilog = f"example:\n  {command.example}"
+    command.add_to(parser)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -226,7 +229,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ValueError, TypeError, LookupError) as error:
         # The text of a KeyError is its argument in quotes.
         text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
-        return _fail(console, args, "usage", text, "", exits.USAGE)
+        return _fail(console, args, "usage", text, exit_code=exits.USAGE)
     except OSError as error:
         return _report_os_error(console, args, error)
     except KeyboardInterrupt:
@@ -240,9 +243,7 @@ def _report_os_error(console: Console, args: argparse.Namespace, error: OSError)
         sys.stdout.flush()
     except OSError:
         give_up(sys.stdout)
-    if isinstance(error, BrokenPipeError):
-        return exits.OK
-    return _fail(console, args, "os", str(error), "")
+    return exits.OK if isinstance(error, BrokenPipeError) else _fail(console, args, "os", str(error))
 
 
 def _fail(
@@ -250,7 +251,7 @@ def _fail(
     args: argparse.Namespace,
     code: str,
     message: str,
-    hint: str,
+    hint: str = "",
     exit_code: int = exits.ERROR,
 ) -> int:
     if args.debug:

@@ -6,6 +6,7 @@ Pictures use the protocols of kitty, iTerm and sixel, and blocks of two pixels e
 from __future__ import annotations
 
 import base64
+import itertools
 import math
 from collections.abc import Callable, Sequence
 
@@ -43,7 +44,7 @@ def _iterm(pixels: Pixels, columns: int) -> str:
 
 def _sixel(pixels: Pixels, columns: int) -> str:
     """Six rows of pixels at a time, each colour of a palette in a pass of its own."""
-    colour = _resize(_to_rgb(pixels), columns * 8)
+    colour = _resize(pixels, columns * 8)
     steps = (colour.astype(np.int64) * (_LEVELS - 1) + 127) // 255
     index = (steps[:, :, 0] * _LEVELS + steps[:, :, 1]) * _LEVELS + steps[:, :, 2]
     out = [f'\x1bPq"1;1;{index.shape[1]};{index.shape[0]}']
@@ -58,26 +59,16 @@ def _sixel(pixels: Pixels, columns: int) -> str:
         passes = []
         for number in np.unique(band).tolist():
             bits = ((band == number) * weights[:, None]).sum(axis=0)
-            passes.append(f"#{number}" + _run_lengths(bits.tolist()))
+            runs = [(chr(63 + bit), len(list(run))) for bit, run in itertools.groupby(bits.tolist())]
+            signs = [f"!{count}{sign}" if count > 3 else sign * count for sign, count in runs]
+            passes.append(f"#{number}" + "".join(signs))
         out.append("$".join(passes) + "-")
     return "".join(out) + "\x1b\\\n"
 
 
-def _run_lengths(bits: list[int]) -> str:
-    out, at = [], 0
-    while at < len(bits):
-        end = at
-        while end < len(bits) and bits[end] == bits[at]:
-            end += 1
-        sign = chr(63 + bits[at])
-        out.append(f"!{end - at}{sign}" if end - at > 3 else sign * (end - at))
-        at = end
-    return "".join(out)
-
-
 def _blocks(pixels: Pixels, columns: int) -> str:
     """Half blocks: the upper pixel is the foreground colour, the lower one the background."""
-    colour = _resize(_to_rgb(pixels), columns)
+    colour = _resize(pixels, columns)
     if len(colour) % 2:
         colour = np.concatenate([colour, colour[-1:]])
     lines = []
@@ -90,12 +81,9 @@ def _blocks(pixels: Pixels, columns: int) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _to_rgb(pixels: Pixels) -> Pixels:
-    return pixels if pixels.ndim == 3 else np.repeat(pixels[:, :, None], 3, axis=2)
-
-
 def _resize(pixels: Pixels, width: int) -> Pixels:
-    """Pixels picked for this width; the height follows."""
+    """Pixels in colour, picked for this width; the height follows."""
+    pixels = pixels if pixels.ndim == 3 else np.repeat(pixels[:, :, None], 3, axis=2)
     width = min(width, pixels.shape[1])
     height = max(1, round(pixels.shape[0] * width / pixels.shape[1]))
     rows = (np.arange(height) * pixels.shape[0]) // height

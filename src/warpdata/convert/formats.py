@@ -9,13 +9,16 @@ A module (or sub-package) of a format offers
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import inspect
+import os
 from collections.abc import Mapping
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from types import ModuleType
 from typing import Any
 
+from warpdata.catalog.read.filekinds import folder_kind
 from warpdata.convert import FORMATS
 from warpdata.convert.exporting import ExportOptions
 from warpdata.convert.place import Place
@@ -78,16 +81,28 @@ def detect_format(place: Place) -> str | None:
     children = place.children()
     folders = [child for child in children if (place.path / child).is_dir()][:_MAX_LISTED]
     by_suffix = {PurePosixPath(child).suffix: child for child in children if child not in folders}
-    sets = []
+    sets, is_mixed = [], False
     for child in sorted([*folders, *by_suffix.values()]):
         kind = format_of(Place.of(place.path / child))
         belongs = kind == name and (child not in folders or name in _BAGS)
-        if kind is not None and not belongs and not (name in _BAGS and kind in _BAGS):
+        is_mixed |= kind is not None and not belongs and not (name in _BAGS and kind in _BAGS)
+        if kind is None and child in folders:
+            kind = _our_kind(place.path / child)
+            is_mixed |= kind is not None and name is None
+        if kind is not None:
             sets.append(f"{place.path / child} ({kind})")
-    if sets:
+    if is_mixed:
         listed = ", ".join(sets[:3]) + (", …" if len(sets) > 3 else "")
         raise BadMagicError("a folder of sets, not a set", path=place.name, hint=f"Name one: {listed}.")
     return name
+
+
+def _our_kind(folder: Path) -> str | None:
+    """The kind of a folder of ours; None for another or an empty one."""
+    names = os.listdir(folder)
+    with contextlib.suppress(BadMagicError):
+        return folder_kind(names, str(folder)) if names else None
+    return None
 
 
 def other_format(error: WarpError, name: str, place: Place) -> WarpError:

@@ -191,7 +191,9 @@ class ConversionReceipt(Receipt):
                 self.supplied.setdefault("fps", meta.get("fps"))
             if meta.get("fps_from") == "assumed":
                 rate = f"{meta.get('fps'):g} steps a second are assumed"
-                self.notes.append(f"the source does not state its rate: {rate}; give fps= (--fps)")
+                self.notes.append(
+                    f"the source does not state its rate: {rate}; give fps= (--rate of an import, else --read fps=)"
+                )
             return
 
     def add(self, notes: Mapping[str, Note]) -> None:

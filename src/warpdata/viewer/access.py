@@ -8,6 +8,7 @@ import ipaddress
 import secrets
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 LEAST_TOKEN = 16
 WRITE_HEADER = "X-Warp-Write"
@@ -18,8 +19,7 @@ _PAGE_POLICY = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(NamedTuple):
     """Why a request is not answered."""
 
     status: int
@@ -70,7 +70,7 @@ class AccessRules:
         is_known = (
             host == "localhost" or host.endswith(".localhost") or host in map(str.lower, self.allow_hosts)
         )
-        if is_known or _is_address(host):
+        if is_known or _address_of(host) is not None:
             return None
         return Refusal(
             403, f"the host {host!r} is not allowed; start with --allow-host {host} if it is yours"
@@ -116,12 +116,8 @@ def check_binding(host: str, token: str | None) -> None:
 
 def is_loopback(host: str) -> bool:
     """Whether only this machine reaches an address."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    address = _address_of(host)
+    return host == "localhost" or (address is not None and address.is_loopback)
 
 
 def host_of(header: str) -> str:
@@ -131,12 +127,11 @@ def host_of(header: str) -> str:
     return header.partition(":")[0].rstrip(".").lower()
 
 
-def _is_address(host: str) -> bool:
+def _address_of(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
-        ipaddress.ip_address(host)
+        return ipaddress.ip_address(host)
     except ValueError:
-        return False
-    return True
+        return None
 
 
 def _equal(given: str, wanted: str) -> bool:

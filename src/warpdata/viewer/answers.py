@@ -16,7 +16,7 @@ from warpdata.bytekit.io.ranges import BytesRangeReader, RangeReader
 from warpdata.bytekit.jsontext import dump_json
 from warpdata.bytekit.process.locks import ThreadLock
 from warpdata.episodes.sources.encoded import PictureGroup, encoded_camera, picture_group
-from warpdata.errors import NoStepsError, WarpError
+from warpdata.errors import WarpError
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.memory import ArraySignal
 from warpdata.timeline.meta import ABOUT_OTHERS
@@ -270,6 +270,10 @@ class Answers:
         filled = [each for each in signals if each["count"]]
         start = min((int(each["first_ns"]) for each in filled), default=0)
         stop = max((int(each["last_ns"]) for each in filled), default=0)
+        hidden = {"signals", "static_file", *ABOUT_OTHERS}
+        steps = None
+        with contextlib.suppress(WarpError):
+            steps = {"clock": episode.steps.clock, "count": episode.steps.length}
         return json_response(
             {
                 "id": name,
@@ -278,8 +282,8 @@ class Answers:
                 "signals": signals,
                 "problems": problems,
                 "static": dict(episode.static),
-                "meta": _told(episode.meta),
-                "steps": _steps(episode),
+                "meta": {key: value for key, value in episode.meta.items() if key not in hidden},
+                "steps": steps,
                 "findings": self.health.flags(self.shown.snapshot, name),
                 "is_unfinished": name in self.shown.snapshot.unfinished,
             }
@@ -411,11 +415,20 @@ class Answers:
     def errors(self, ask: ViewRequest) -> ViewResponse:
         """Where predictions are farthest from what came: times and distances, the worst first."""
         name = ask.text("episode")
-        found = []
+        found: list[dict[str, Any]] = []
         for number, _ in _readable(self._episode(name)):
             with contextlib.suppress(WarpError):  # damaged: its plot shows the error
                 if (residual := self.residual(name, number)) is not None:
-                    found += _worst_errors(residual, number)
+                    values = residual.values(0, len(residual.times))
+                    distance = np.nan_to_num(np.sqrt((values**2).sum(axis=1)))
+                    found += [
+                        {
+                            "signal": number,
+                            "at_ns": str(int(residual.times[at])),
+                            "error": float(distance[at]),
+                        }
+                        for at in np.argsort(-distance, kind="stable")[:_WORST].tolist()
+                    ]
         found.sort(key=lambda each: -each["error"])
         return json_response({"errors": found[:_WORST]})
 
@@ -433,7 +446,7 @@ class Answers:
                 "episode": each.episode,
                 "at_ns": str(each.at_ns),
                 "score": each.score,
-                "since_start_ns": each.at_ns - _start_of(self._episode(each.episode)),
+                "since_start_ns": each.at_ns - self._episode(each.episode).first_ts_ns,
             }
             for each in found
         ]
@@ -517,7 +530,13 @@ class Answers:
             return None
 
         def made() -> Track:
-            return _residual_of(self._track(name, number), self._track(name, truth))
+            guess, came = self._track(name, number), self._track(name, truth)
+            rows = np.searchsorted(came.times, guess.times, side="right") - 1
+            known = np.flatnonzero(rows >= 0)
+            guessed = guess.values(0, len(guess.times))[known].astype(np.float64)
+            return Track(
+                ArraySignal(guess.times[known], guessed - came.values(0, len(came.times))[rows[known]])
+            )
 
         if name in snapshot.unfinished:
             return made()
@@ -594,27 +613,6 @@ def _drops(episode: Episode, number: int) -> list[tuple[int, int, int]]:
         return []
 
 
-def _start_of(episode: Episode) -> int:
-    return min((each.first_ts_ns for each in episode.signals.values() if len(each)), default=0)
-
-
-def _steps(episode: Episode) -> dict[str, Any] | None:
-    try:
-        steps = episode.steps
-        return {"clock": steps.clock, "count": steps.length}
-    except (NoStepsError, WarpError):
-        return None
-
-
-def _told(meta: Mapping[str, Any]) -> dict[str, Any]:
-    """Metadata for people, without the entries of every signal."""
-    return {
-        key: value
-        for key, value in meta.items()
-        if key not in ("signals", "static_file") and key not in ABOUT_OTHERS
-    }
-
-
 def _truth_of(signals: Mapping[str, Signal], prediction: Signal) -> int | None:
     """The number of the signal that a prediction is of, where the two can be compared."""
     about = prediction.meta
@@ -631,15 +629,6 @@ def _truth_of(signals: Mapping[str, Signal], prediction: Signal) -> int | None:
     return list(signals).index(about.of) if is_alike and is_small and len(truth) and len(prediction) else None
 
 
-def _residual_of(prediction: Track, truth: Track) -> Track:
-    """How far a prediction is from the record that held at its time."""
-    rows = np.searchsorted(truth.times, prediction.times, side="right") - 1
-    known = np.flatnonzero(rows >= 0)
-    guessed = prediction.values(0, len(prediction.times))[known].astype(np.float64)
-    came = truth.values(0, len(truth.times))[rows[known]]
-    return Track(ArraySignal(prediction.times[known], guessed - came))
-
-
 def _held(track: Track, ts_ns: int) -> dict[str, Any]:
     """The record that holds at a time, with its age."""
     signal, row = track.signal, track.row_at(ts_ns)
@@ -651,14 +640,3 @@ def _held(track: Track, ts_ns: int) -> dict[str, Any]:
     elif not is_camera(signal.meta):
         found["values"] = track.values(row, row + 1)[0].tolist()
     return found
-
-
-def _worst_errors(residual: Track, number: int) -> list[dict[str, Any]]:
-    """The largest distances between a prediction and what came."""
-    values = residual.values(0, len(residual.times))
-    distance = np.nan_to_num(np.sqrt((values**2).sum(axis=1)))
-    worst = np.argsort(-distance, kind="stable")[:_WORST]
-    return [
-        {"signal": number, "at_ns": str(int(residual.times[at])), "error": float(distance[at])}
-        for at in worst.tolist()
-    ]

@@ -6,7 +6,7 @@ import shutil
 from collections import defaultdict
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from warpdata.bytekit.process.locks import ThreadLock
 from warpdata.episodes.check.compare import EpisodeSet, SetMember
@@ -23,6 +23,14 @@ UNASKED_EPISODES = 200
 
 USUAL_EPISODES = 3
 """A warning that all of at least this many episodes have is one of the set."""
+
+
+class _Checked(NamedTuple):
+    """What is known of one episode by itself, and how it was edited then."""
+
+    findings: list[Finding]
+    members: list[SetMember]
+    edits: object
 
 
 class Health:
@@ -117,15 +125,6 @@ class Health:
             {each.rule for each in found if each.severity != "damaged"} for found in self._found.values()
         ]
         return set.intersection(*rules)
-
-
-class _Checked:
-    """What is known of one episode by itself, and how it was edited then."""
-
-    def __init__(self, findings: list[Finding], members: list[SetMember], edits: object) -> None:
-        self.findings = findings
-        self.members = members
-        self.edits = edits
 
 
 def worst(findings: list[Finding]) -> str:

@@ -44,22 +44,8 @@ FILES = {
 """Files of the page, by request path."""
 
 QUESTIONS = (
-    "dataset",
-    "episodes",
-    "statistics",
-    "distribution",
-    "checks",
-    "thumbnail",
-    "episode",
-    "events",
-    "points",
-    "at",
-    "times",
-    "frame",
-    "packets",
-    "errors",
-    "history",
-    "moments",
+    *("dataset", "episodes", "statistics", "distribution", "checks", "thumbnail", "episode", "events"),
+    *("points", "at", "times", "frame", "packets", "errors", "history", "moments"),
 )
 CHANGES = ("edit", "check")
 
@@ -266,7 +252,7 @@ class _Guarded(RequestHandler):  # type: ignore[misc]
         if refusal is None and self.request.method not in ("GET", "HEAD"):
             refusal = self.access.refuse_write(headers)
         if refusal is not None:
-            self.refuse(refusal.status, refusal.why)
+            self.refuse(*refusal)
 
     def refuse(self, status: int, why: str, hint: str = "") -> None:
         self.set_status(status)

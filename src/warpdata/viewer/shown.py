@@ -151,11 +151,6 @@ def _order(values: NDArray[Any], *, descending: bool) -> Rows:
     return np.array([*ordered, *(at for at, value in enumerate(values) if value is None)], np.int64)
 
 
-def _told(snapshot: ShownEpisodes) -> tuple[Sequence[str], list[str], int]:
-    """State of the list, to detect changes."""
-    return snapshot.ids, list(snapshot.unfinished), snapshot.edits
-
-
 class Shown:
     """The thing a viewer was opened on."""
 
@@ -219,7 +214,7 @@ class Shown:
             return self._thing.edits
         if self._draft is None:
             raise ValueError("there is no edit log here")
-        return self._draft.edits
+        return self._draft
 
     @property
     def draft_folder(self) -> Path | None:
@@ -263,14 +258,14 @@ class Shown:
             before = self.snapshot
             if (dataset := self.published) is not None:  # what was published stays: only the draft grows
                 self._draft = self._draft_of(dataset)
-                if len(self._draft.edits.log) == before.edits:
+                if len(self._draft.log) == before.edits:
                     return False
             elif isinstance(self._thing, LocalDataset):
                 self._thing = LocalDataset(self._thing.folder)
             else:
                 return False
             now = self._look(before.generation + 1)
-            if _told(now) == _told(before):
+            if all(getattr(now, name) == getattr(before, name) for name in ("ids", "unfinished", "edits")):
                 return False
             self.snapshot = now
             return True
@@ -286,7 +281,7 @@ class Shown:
         thing, dataset = self._thing, self.published
         if dataset is not None:
             self._draft = self._draft or self._draft_of(dataset)
-            return ShownEpisodes(self._draft.episodes(), [], generation, len(self._draft.edits.log))
+            return ShownEpisodes(self._draft.episodes(), [], generation, len(self._draft.log))
         if isinstance(thing, LocalDataset):
             unfinished = [Path(str(each)) for each in thing.unfinished_places]
             return ShownEpisodes(thing, unfinished, generation, len(thing.edits.log))
@@ -294,12 +289,9 @@ class Shown:
         return ShownEpisodes(thing if isinstance(thing, Episodes) else Episodes.of([thing]), [], generation)
 
     def _draft_of(self, dataset: Dataset) -> Draft:
-        return Draft(dataset.episodes, self._folder_for(dataset), of=f"{dataset.id}@{dataset.version}")
-
-    def _folder_for(self, dataset: Dataset) -> Path:
-        if self._draft_folder is not None:
-            return Path(self._draft_folder)
-        return Path(f"{dataset.id.replace('/', '-')}-{dataset.version[:12]}.draft")
+        here = f"{dataset.id.replace('/', '-')}-{dataset.version[:12]}.draft"
+        folder = here if self._draft_folder is None else self._draft_folder
+        return Draft(dataset.episodes, folder, of=f"{dataset.id}@{dataset.version}")
 
     def _opened(self, thing: Any) -> Episode | Episodes | Dataset:
         if isinstance(thing, WShardEpisode):

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.arrays import resolve_index
 from warpdata.bytekit.io.ranges import PartRangeReader, RangeFile
+from warpdata.bytekit.jsontext import escape_unprintable
 from warpdata.bytekit.lazy import cached_property
 from warpdata.bytekit.process.locks import ThreadLock
 from warpdata.catalog.read import media
@@ -412,7 +413,7 @@ def write_batches(batches: Iterable[pa.RecordBatch], schema: pa.Schema, form: st
     if form == "ndjson":
         for batch in batches:
             lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows_as_json(plain_batch(batch))]
-            out.write("".join(lines).encode())
+            out.write(escape_unprintable("".join(lines)).encode())
             rows += batch.num_rows
         return rows
     open_writer = pa.ipc.new_stream if form == "arrow" else pq.ParquetWriter

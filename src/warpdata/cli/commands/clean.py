@@ -1,19 +1,20 @@
-"""Commands that find and repair problems of recordings: `check`, `edit`, `verify`."""
+"""Commands that find and repair problems of recordings: `check`, `edits`, `verify`."""
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
+from warpdata import errors
 from warpdata.cli import arguments as cli
 from warpdata.cli import exits
 from warpdata.cli.console import Output
 from warpdata.errors import FileFinding, WarpError
 
 if TYPE_CHECKING:
-    from warpdata.cli.console import Console
     from warpdata.episodes.check.report import Group
     from warpdata.episodes.collection.edits import Edits, Effect, EpisodeEntry
 
@@ -22,48 +23,43 @@ _SHOWN = 3
 _OK, _DAMAGED, _NOT_FOUND, _NOT_READ = "ok", "damaged", "not found", "not read"
 
 
-@cli.command(
-    "find problems in episodes",
-    cli.address("episodes, or one", optional=True),
-    cli.flag("--raw", "ignore the edits: recordings as they were made"),
-    cli.flag("--deep", "decode every frame too"),
-    cli.flag("--rules", "list the rules and stop"),
-    cli.many("--mute", "RULE", "ignore this rule (may be repeated)"),
-    cli.flag("--all", "one line per finding, not per rule and signal"),
-    cli.runner("check episodes"),
-    cli.JSON,
-    example="warp check robot_data --mute no-actions",
-)
-def run_check(args: cli.Namespace, console: Console) -> Output:
-    """Print every finding with its rule and severity; exit code 3 if data is damaged."""
+@cli.command("warp check robot_data --mute no-actions")
+def run_check(
+    warp: cli.Warp,
+    address: str | None = None,
+    episode: str | None = None,
+    *,
+    rules: Annotated[bool, "list the rules and stop"] = False,
+    all_findings: bool = False,
+    mute: Annotated[Sequence[str], cli.Arg("ignore this rule (may be repeated)", "RULE")] = (),
+    raw: bool = False,
+    deep: Annotated[bool, "decode every frame too"] = False,
+    **work: Unpack[cli.Work],
+) -> Output:
+    """Find problems in episodes; exit code 3 if data is damaged."""
     from warpdata._api.checking import check_dataset
     from warpdata.episodes.check.report import RULES
 
-    if args.rules:
-        rules = {rule: {"severity": severity, "says": text} for rule, (severity, text) in RULES.items()}
-        rows = [{"rule": rule, **about} for rule, about in rules.items()]
-        return Output(rules, rows=rows, columns={"rule": "rule", "severity": "severity", "meaning": "says"})
-    if args.address is None:
+    if rules:
+        meanings = {rule: {"severity": severity, "meaning": text} for rule, (severity, text) in RULES.items()}
+        rows = [{"rule": rule, **about} for rule, about in meanings.items()]
+        columns = {name: name for name in ("rule", "severity", "meaning")}
+        return Output(meanings, rows=rows, columns=columns)
+    if address is None:
         raise ValueError("ADDRESS is missing: name a root of recordings or an episode")
-    with console.progress("checking") as bar, cli.name_errors():
+    where = cli.join_address(address, episode)
+    with warp.progress("checking") as bar:
         report = check_dataset(
-            cli.full_address(args),
-            progress=bar,
-            deep=args.deep,
-            mute=args.mute,
-            raw=args.raw,
-            catalog=args.catalog,
-            jobs=args.jobs,
-            ray=cli.ray_address(args),
+            where, deep=deep, mute=mute, raw=raw, progress=bar, catalog=warp.catalog, **work
         )
     lines = [
         f"{group.severity}[{group.rule}] {line}"
         for group in report.groups()
-        for line in _group_lines(group, one_by_one=args.all)
+        for line in _group_lines(group, one_by_one=all_findings)
     ]
-    muted = f", {', '.join(args.mute)} muted" if args.mute else ""
+    muted = f", {', '.join(mute)} muted" if mute else ""
     return Output(
-        report.to_json(),
+        report,
         lines,
         footer=[f"{report.episodes} episodes, {len(report.findings)} findings{muted}"],
         style={"damaged[": "red", "warning[": "yellow", "info[": "dim"},
@@ -74,10 +70,8 @@ def run_check(args: cli.Namespace, console: Console) -> Output:
 def _group_lines(group: Group, *, one_by_one: bool) -> list[str]:
     """Each finding of a group, or the first one and the episodes that have more."""
     if one_by_one or len(group.findings) <= _SHOWN:
-        return [
-            f"{finding.episode}{f'/{finding.signal}' if finding.signal else ''}: {finding.message}"
-            for finding in group.findings
-        ]
+        places = [(f"{f.episode}{f'/{f.signal}' if f.signal else ''}", f.message) for f in group.findings]
+        return [f"{place}: {message}" for place, message in places]
     where = f"{group.signal}: " if group.signal else ""
     episodes = list(dict.fromkeys(finding.episode for finding in group.findings))
     more = f" and {len(episodes) - _SHOWN} more" if len(episodes) > _SHOWN else ""
@@ -87,74 +81,132 @@ def _group_lines(group: Group, *, one_by_one: bool) -> list[str]:
 
 # Edits.
 
-_EPISODE = cli.arg("episode", metavar="ID", nargs="?", help="the episode, unless ROOT#ID names it")
-_TIME = {"type": cli.moment_argument, "metavar": "TIME", "help": cli.MOMENT}
+
+@cli.command("warp edits list robot_data")
+def run_edits_list(_: cli.Warp, root: str) -> Output:
+    """List the edits of a root."""
+    log = _open_edits(root)[0].log
+    return Output(log, [json.dumps(edit, ensure_ascii=False) for edit in log])
+
+
+@cli.command("warp edits drop robot_data#3")
+def run_edits_drop(_: cli.Warp, root: str, episode: str | None = None, *, dry_run: bool = False) -> Output:
+    """Hide an episode."""
+    return _edit_one(root, episode, lambda edits, name: edits.drop(name, dry_run=dry_run))
+
+
+@cli.command("warp edits undrop robot_data#3")
+def run_edits_undrop(_: cli.Warp, root: str, episode: str | None = None, *, dry_run: bool = False) -> Output:
+    """Show a dropped episode again."""
+    return _edit_one(root, episode, lambda edits, name: edits.undrop(name, dry_run=dry_run))
+
+
+@cli.command("warp edits set robot_data#3 success=true")
+def run_edits_set(
+    _: cli.Warp,
+    root: Annotated[str, cli.Arg("an episode of a local root of recordings", "ROOT#ID")],
+    item: Annotated[str, cli.Arg("a static item and its new value, JSON or text", "NAME=VALUE")],
+    *,
+    dry_run: bool = False,
+) -> Output:
+    """Give a static item another value."""
+    ((key, value),) = cli.named_values([item]).items()
+    return _edit_one(root, None, lambda edits, name: edits.set_static(name, key, value, dry_run=dry_run))
+
+
+@cli.command("warp edits trim robot_data#3 --start 0.2s")
+def run_edits_trim(
+    _: cli.Warp,
+    root: str,
+    episode: str | None = None,
+    *,
+    start: cli.Moment | None = None,
+    end: cli.Moment | None = None,
+    dry_run: bool = False,
+) -> Output:
+    """Show only the records with start <= ts < end."""
+
+    def change(edits: Edits, name: str) -> Effect:
+        first_ns = _first_ts_ns(edits, name)
+        window = (None if moment is None else moment(first_ns) for moment in (start, end))
+        return edits.trim(name, *window, dry_run=dry_run)
+
+    return _edit_one(root, episode, change)
+
+
+@cli.command("warp edits split robot_data#3 --at 1.5s")
+def run_edits_split(
+    _: cli.Warp, root: str, episode: str | None = None, *, at: cli.Moment, dry_run: bool = False
+) -> Output:
+    """Show one episode as two."""
+    return _edit_one(
+        root, episode, lambda edits, name: edits.split(name, at(_first_ts_ns(edits, name)), dry_run=dry_run)
+    )
+
+
 _GAP = "move later ones to follow the previous one by this much: 0.1s, 250ms or nanoseconds"
-_VERBS: dict[str, tuple[str, list[cli.Argument]]] = {
-    "drop": ("hide an episode", [_EPISODE]),
-    "undrop": ("show a dropped episode again", [_EPISODE]),
-    "set-static": (
-        "give a static item another value",
-        [_EPISODE, cli.arg("name"), cli.arg("value", help="JSON, or plain text")],
-    ),
-    "trim": (
-        "show only the records with start <= ts < end",
-        [_EPISODE, cli.arg("--start", "--start-ns", **_TIME), cli.arg("--end", "--end-ns", **_TIME)],
-    ),
-    "split": ("show one episode as two", [_EPISODE, cli.arg("at", **_TIME)]),
-    "concat": (
-        "show several episodes as one",
-        [
-            cli.arg("episodes", nargs="+", metavar="ID", help="the episodes, in order"),
-            cli.arg("--gap", "--gap-ns", type=cli.time_argument, metavar="TIME", help=_GAP),
-        ],
-    ),
-    "undo": ("take back an edit", [cli.arg("seq", type=int, nargs="?")]),
-    "log": ("list the edits", []),
-}
 
 
-@cli.command(
-    "drop, trim, split and label episodes",
-    cli.arg("root", metavar="ROOT", help="a local root of recordings; ROOT#ID names the episode too"),
-    cli.flag("--dry-run", "show the effect, change nothing"),
-    cli.JSON,
-    verbs=_VERBS,
-    example="warp edit robot_data#3 trim --start 0.2s",
-)
-def run_edit(args: cli.Namespace, _: Console) -> Output:
-    """Make one edit, or show what it would do."""
-    edits = _open_edits(args)
-    if args.verb == "log":
-        return Output(edits.log, [json.dumps(edit, ensure_ascii=False) for edit in edits.log])
-    with cli.name_errors():
-        effect = _apply(edits, args)
-    lines = [f"- {_entry_text(entry)}" for entry in effect.before]
-    lines += [f"+ {_entry_text(entry)}" for entry in effect.after]
-    lines.append("nothing was changed (dry run)" if effect.seq is None else f"edit {effect.seq}")
-    return Output(effect.to_json(), lines)
+@cli.command("warp edits concat robot_data 3 4 --gap 100ms")
+def run_edits_concat(
+    _: cli.Warp,
+    root: str,
+    episodes: Annotated[Sequence[str], cli.Arg("the episodes, in order", "ID")],
+    *,
+    gap: Annotated[int | None, cli.Arg(_GAP, "TIME", convert=cli.time_argument)] = None,
+    dry_run: bool = False,
+) -> Output:
+    """Show several episodes as one."""
+    edits, inside = _open_edits(root, may_name=True)
+    names = [*([] if inside is None else [inside]), *episodes]
+    return _show_effect(edits.concat(names, gap_ns=gap, dry_run=dry_run))
 
 
-def _open_edits(args: cli.Namespace) -> Edits:
-    """The edit log of a root; the episode of the address is the edited one, or the first of several."""
+@cli.command("warp edits undo robot_data")
+def run_edits_undo(
+    _: cli.Warp,
+    root: str,
+    edit: Annotated[int | None, "number of the edit; default: the last one"] = None,
+    *,
+    dry_run: bool = False,
+) -> Output:
+    """Take back an edit."""
+    return _show_effect(_open_edits(root)[0].undo(edit, dry_run=dry_run))
+
+
+def _edit_one(root: str, episode: str | None, change: Callable[[Edits, str], Effect]) -> Output:
+    edits, inside = _open_edits(root, may_name=True)
+    if (inside is None) == (episode is None):
+        raise ValueError(f"name one episode: {edits.root}#ID, or {edits.root} ID")
+    return _show_effect(change(edits, str(inside or episode)))
+
+
+def _open_edits(address: str, *, may_name: bool = False) -> tuple[Edits, str | None]:
+    """The edit log of a root, and the episode that the address names."""
     from warpdata._api import address_kind, divided_address, open_recordings
 
-    root, inside = divided_address(args.root)
+    root, inside = divided_address(address)
     kind = address_kind(root)
     if kind == "dataset":
         raise ValueError(f"{root} is published and immutable: edit its recordings and publish them again")
     if kind != "recordings":
         raise ValueError(f"no root of recordings: {root} (only recordings can be edited)")
-    if args.verb == "concat":
-        args.episodes = [*([] if inside is None else [inside]), *args.episodes]
-    elif "episode" not in args:
-        if inside is not None:
-            raise ValueError(f"{args.verb} concerns the whole root: use {root}")
-    elif (inside is None) == (args.episode is None):
-        raise ValueError(f"name one episode: warp edit {root}#ID {args.verb}, or {args.verb} ID")
-    else:
-        args.episode = inside or args.episode
-    return open_recordings(root).edits
+    if inside is not None and not may_name:
+        raise ValueError(f"this concerns the whole root: use {root}")
+    return open_recordings(root).edits, inside
+
+
+def _first_ts_ns(edits: Edits, name: str) -> int:
+    from warpdata.episodes.collection.local import LocalDataset
+
+    return LocalDataset(edits.root).open(name).first_ts_ns
+
+
+def _show_effect(effect: Effect) -> Output:
+    lines = [f"- {_entry_text(entry)}" for entry in effect.before]
+    lines += [f"+ {_entry_text(entry)}" for entry in effect.after]
+    lines.append("nothing was changed (dry run)" if effect.seq is None else f"edit {effect.seq}")
+    return Output(effect, lines)
 
 
 def _entry_text(entry: EpisodeEntry) -> str:
@@ -177,50 +229,24 @@ def _items_text(items: Any, before: str) -> str:
     )
 
 
-def _apply(edits: Edits, args: cli.Namespace) -> Effect:
-    from warpdata.episodes.collection.local import LocalDataset
-
-    dry = args.dry_run
-    if args.verb in ("drop", "undrop"):
-        change = edits.drop if args.verb == "drop" else edits.undrop
-        return change(args.episode, dry_run=dry)
-    if args.verb == "set-static":
-        try:
-            value = json.loads(args.value)
-        except ValueError:
-            value = args.value
-        return edits.set_static(args.episode, args.name, value, dry_run=dry)
-    if args.verb == "concat":
-        return edits.concat(args.episodes, gap_ns=args.gap, dry_run=dry)
-    if args.verb == "undo":
-        return edits.undo(args.seq, dry_run=dry)
-    first_ts_ns = LocalDataset(edits.root).open(args.episode).first_ts_ns
-    if args.verb == "split":
-        return edits.split(args.episode, args.at(first_ts_ns), dry_run=dry)
-    start, end = (None if moment is None else moment(first_ts_ns) for moment in (args.start, args.end))
-    return edits.trim(args.episode, start, end, dry_run=dry)
-
-
 # Checksums.
 
 
-@cli.command(
-    "check checksums and structure",
-    cli.arg("files", nargs="+", metavar="ADDRESS", help=f"files, folders or datasets: {cli.FORMS}"),
-    cli.CATALOG,
-    cli.flag("--full", "also read windows, values and chunk files"),
-    cli.JSON,
-    example="warp verify --full ep_001.wshard",
-)
-def run_verify(args: cli.Namespace, console: Console) -> Output:
-    """Verify each file; exit code 3 if one is damaged, 1 if one cannot be read."""
+@cli.command("warp verify --full ep_001.wshard", needs_catalog=True)
+def run_verify(
+    warp: cli.Warp,
+    files: Annotated[Sequence[str], cli.Arg(f"files, folders or datasets: {cli.FORMS}", "ADDRESS")],
+    *,
+    full: Annotated[bool, "also read windows, values and chunk files"] = False,
+) -> Output:
+    """Check checksums and structure; exit code 3 if something is damaged, 1 if it cannot be read."""
     reports: list[dict[str, Any]] = []
-    targets = [target for address in args.files for target in _verify_targets(address, args)]
-    with console.progress("verify") as bar:
-        for done, (path, catalog) in enumerate(targets):
+    targets = [target for address in files for target in _verify_targets(warp, address)]
+    with warp.progress("verify") as bar:
+        for done, (path, place) in enumerate(targets):
             bar(done, len(targets))
-            status, findings = _verify(path, catalog, full=args.full)
-            reports.append({"path": path, "status": status, "findings": [asdict(each) for each in findings]})
+            status, findings = _verify(path, place, full=full)
+            reports.append({"path": path, "status": status, "findings": list(map(asdict, findings))})
     statuses = {report["status"] for report in reports}
     code = exits.DAMAGED if _DAMAGED in statuses else exits.OK if statuses == {_OK} else exits.ERROR
     style = {f": {status}": "green" if status == _OK else "red" for status in statuses}
@@ -241,7 +267,7 @@ def _verified_lines(report: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _verify_targets(address: str, args: cli.Namespace) -> list[tuple[str, str | None]]:
+def _verify_targets(warp: cli.Warp, address: str) -> list[tuple[str, str | None]]:
     """Addresses with their catalogs; a folder stands for everything of ours in it."""
     from warpdata.catalog.manage.versions import list_datasets
     from warpdata.catalog.read.filekinds import is_catalog, things_in
@@ -249,19 +275,18 @@ def _verify_targets(address: str, args: cli.Namespace) -> list[tuple[str, str | 
     targets: list[tuple[str, str | None]] = []
     for path in things_in(address) if os.path.isdir(address) else ():
         if not is_catalog(path):
-            targets.append((path, args.catalog))
+            targets.append((path, warp.catalog))
             continue
-        with cli.open_access(path) as access:
-            for catalog in access.catalogs:
-                targets += [(f"{d.dataset_id}@{d.version}", path) for d in list_datasets(catalog)]
-    return targets or [(address, args.catalog)]
+        with warp.open_access(path) as access:
+            for place in access.catalogs:
+                targets += [(f"{d.dataset_id}@{d.version}", path) for d in list_datasets(place)]
+    return targets or [(address, warp.catalog)]
 
 
 def _verify(path: str, catalog: str | None, *, full: bool) -> tuple[str, list[FileFinding]]:
     """Status and findings of one address; missing and unreachable ones are not damaged."""
     try:
-        with cli.name_errors():
-            findings = _findings_at(path, catalog, full=full)
+        findings = _findings_at(path, catalog, full=full)
     except WarpError as error:
         status = _status_of(path, error)
         return status, [replace(FileFinding.of(error), is_damage=status == _DAMAGED)]
@@ -269,7 +294,6 @@ def _verify(path: str, catalog: str | None, *, full: bool) -> tuple[str, list[Fi
 
 
 def _status_of(path: str, error: WarpError) -> str:
-    from warpdata import errors
     from warpdata._api import is_published
     from warpdata.catalog.read.filekinds import is_ours
 
@@ -285,14 +309,13 @@ def _status_of(path: str, error: WarpError) -> str:
 
 
 def _findings_at(path: str, catalog: str | None, *, full: bool) -> list[FileFinding]:
-    from warpdata._api import address_kind, divided_address, foreign_episodes, open_vectors
+    from warpdata._api import address_kind, divided_address, foreign_episodes, open_dataset, open_vectors
     from warpdata.cli.commands.corpus import verify_corpus
-    from warpdata.errors import BadMagicError
 
     base, inside = divided_address(path)
     try:
         kind = address_kind(base)
-    except BadMagicError:
+    except errors.BadMagicError:
         if foreign_episodes(base) is None:
             raise
         kind = "recordings"
@@ -303,7 +326,7 @@ def _findings_at(path: str, catalog: str | None, *, full: bool) -> list[FileFind
     if kind == "dataset":
         from warpdata.catalog.manage.reports import verify_dataset
 
-        with cli.open_named(cli.Namespace(catalog=catalog), path) as dataset:
+        with open_dataset(path, catalog=catalog) as dataset:
             report, _ = verify_dataset(dataset)
         hint = "Restore the blob from a copy."
         return [FileFinding("blob_damage", text, hint=hint) for text in report["damaged"]]
@@ -346,11 +369,10 @@ def _shard_findings(path: str, *, full: bool) -> list[FileFinding]:
 def _episode_findings(path: str, catalog: str | None, *, full: bool) -> list[FileFinding]:
     """Damage of recordings without their edits, or of the episodes of shards."""
     from warpdata._api.checking import check_dataset
-    from warpdata.errors import StoreError
 
     report = check_dataset(path, deep=full, raw=True, catalog=catalog)
     if not report.episodes:
-        raise StoreError("a folder without episodes", path=path, hint="Name the files to verify.")
+        raise errors.StoreError("a folder without episodes", path=path, hint="Name the files to verify.")
     return [
         FileFinding(
             finding.details.get("code", finding.rule),

@@ -4,36 +4,28 @@ from __future__ import annotations
 
 import io
 import os
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from warpdata.cli import arguments as cli
 from warpdata.cli import exits
 from warpdata.cli.console import Output, human_bytes
+from warpdata.errors import AuthenticationError, FileFinding, UnavailableError, WarpError
 
 if TYPE_CHECKING:
-    from warpdata.cli.console import Console
     from warpdata.corpora.rows import RowBatch
-    from warpdata.corpora.source import FixedOrderSource
-
-_FILE_SUFFIXES = (
-    *(".npz", ".csv", ".json", ".jsonl", ".parquet", ".h5", ".hdf5"),
-    *(".pt", ".pth", ".bin", ".shard", ".tar"),
-)
-"""Suffixes of files that cannot be written; a corpus folder has none of them."""
 
 _INPUT = "a corpus folder, a bf16 directory, or shard files in order; or their URLs (s3, gs, az, http)"
-_CORPUS = [cli.arg("paths", nargs="+", metavar="CORPUS", help=_INPUT), cli.JSON]
-_ROWS = cli.number("-n", "--rows", default=5, text="number of rows (5)")
+Corpus = Annotated[Sequence[str], cli.Arg(_INPUT, "CORPUS")]
 
 
-@cli.command("describe a corpus", _CORPUS, example="warp corpus info corpus")
-def run_corpus_info(args: cli.Namespace, _: Console) -> Output:
+@cli.command("warp corpus info corpus")
+def run_corpus_info(_: cli.Warp, paths: Corpus) -> Output:
     """Describe a corpus."""
-    return describe_corpus(args.paths)
+    return describe_corpus(paths)
 
 
-def describe_corpus(paths: list[str]) -> Output:
+def describe_corpus(paths: Sequence[str]) -> Output:
     """Facts of a corpus."""
     from warpdata._api import open_corpus
 
@@ -50,46 +42,47 @@ def describe_corpus(paths: list[str]) -> Output:
             "columns": {} if record is None else dict(record.columns),
             "provenance": {} if record is None else dict(record.provenance),
         }
-    shown = {**facts, "payload_bytes": human_bytes(facts["payload_bytes"])}
-    columns: dict[str, Any] = {"corpus": lambda item: item[0], "": lambda item: _plain_text(item[1])}
-    return Output(facts, rows=list(shown.items()), columns=columns)
+    rows = []
+    for name, value in {**facts, "payload_bytes": human_bytes(facts["payload_bytes"])}.items():
+        if isinstance(value, dict):
+            value = ", ".join(f"{key}={item}" for key, item in value.items()) or None
+        rows.append({"name": name, "text": "-" if value is None else value})
+    return Output(facts, rows=rows, columns={"corpus": "name", "": "text"})
 
 
-def _plain_text(value: Any) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{key}={item}" for key, item in value.items()) or "-"
-    return "-" if value is None else str(value)
-
-
-@cli.command(
-    "check shards against corpus.json; exit code 3 if anything is damaged",
-    _CORPUS,
-    example="warp corpus verify corpus",
-)
-def run_corpus_verify(args: cli.Namespace, console: Console) -> Output:
-    """Verify corpora."""
-    with console.progress("verify") as bar:
-        findings = [finding for path in args.paths for finding in verify_corpus(path, bar)]
+@cli.command("warp corpus verify corpus")
+def run_corpus_verify(warp: cli.Warp, paths: Corpus) -> Output:
+    """Check shards against corpus.json; exit code 3 if anything is damaged."""
+    with warp.progress("verify") as bar:
+        findings = [finding for path in paths for finding in verify_corpus(path, bar)]
     damaged = any(finding.is_damage for finding in findings)
     lines = [f"{'damaged' if f.is_damage else 'odd'}: {f.message}: {f.part}" for f in findings]
     return Output(
-        {"is_damaged": damaged, "findings": [asdict(finding) for finding in findings]},
+        {"is_damaged": damaged, "findings": findings},
         lines or ["sound"],
         style={"damaged:": "red", "odd:": "yellow"},
         code=exits.DAMAGED if damaged else exits.OK,
     )
 
 
-def verify_corpus(path: str, bar: Any = None) -> list[Any]:
+def verify_corpus(path: str, bar: Callable[[int, int], None] = lambda *_: None) -> list[FileFinding]:
     """Every finding about one corpus or shard, also if it does not open."""
     from warpdata._api import open_corpus
-    from warpdata.errors import AuthenticationError, FileFinding, UnavailableError, WarpError
-    from warpdata.formats.gamsae.corpus import verify_folder, verify_shard
+    from warpdata.corpora.source import StoreShardSource
+    from warpdata.formats.gamsae.corpus import verify_folder, verify_reader, verify_shard
 
     try:
         with open_corpus([path]) as source:
+            record, findings = source.shards.record, list[FileFinding]()
+            readers = source.readers if isinstance(source, StoreShardSource) else []
+            for index, reader in enumerate(readers):
+                if source.shards.shards[index].data_offset:  # without one there are no checksums
+                    findings += verify_reader(
+                        reader, None if record is None else record.shards[index], record
+                    )
+                bar(index + 1, len(readers))
             if "://" in path:
-                return _remote_findings(source, bar)
+                return findings
         return list(verify_folder(path, bar) if os.path.isdir(path) else verify_shard(path))
     except WarpError as error:
         exists = "://" in path or os.path.exists(path)
@@ -103,34 +96,20 @@ def verify_corpus(path: str, bar: Any = None) -> list[Any]:
         return [FileFinding.of(error, path), *others]
 
 
-def _remote_findings(source: Any, bar: Any) -> list[Any]:
-    """Read all bytes of a corpus in a store that corpus.json has checksums of."""
-    from warpdata.formats.gamsae.corpus import verify_reader
-
-    record, findings = source.shards.record, []
-    for index, reader in enumerate(source.readers):
-        if source.shards.shards[index].data_offset:
-            shard = None if record is None else record.shards[index]
-            findings += verify_reader(reader, shard, record)
-        if bar is not None:
-            bar(index + 1, len(source.readers))
-    return findings
-
-
-@cli.command(
-    "mean, RMS and norms of the rows",
-    _CORPUS,
-    cli.flag("--recompute", "read every row instead of corpus.json"),
-    example="warp corpus stats corpus",
-)
-def run_corpus_stats(args: cli.Namespace, console: Console) -> Output:
-    """Statistics of the rows."""
+@cli.command("warp corpus stats corpus")
+def run_corpus_stats(
+    warp: cli.Warp,
+    paths: Corpus,
+    *,
+    recompute: Annotated[bool, "read every row instead of corpus.json"] = False,
+) -> Output:
+    """Show mean, RMS and norms of the rows."""
     from warpdata._api import open_corpus
     from warpdata.corpora.rows import RowStatistics
 
-    with open_corpus(args.paths) as source, console.progress("stats") as bar:
+    with open_corpus(paths) as source, warp.progress("stats") as bar:
         record = source.shards.record
-        if record is not None and record.statistics is not None and not args.recompute:
+        if record is not None and record.statistics is not None and not recompute:
             stats = dict(record.statistics)
         else:
             statistics = RowStatistics(source.width)
@@ -144,77 +123,66 @@ def run_corpus_stats(args: cli.Namespace, console: Console) -> Output:
     return Output(stats, lines, fit=True)
 
 
-@cli.command(
-    "the first rows, or those from --start",
-    _CORPUS,
-    _ROWS,
-    cli.number("--start", default=0, text="id of the first row (0)", metavar="ROW"),
-    example="warp corpus head corpus -n 3",
-)
-def run_corpus_head(args: cli.Namespace, _: Console) -> Output:
-    """Show rows in order."""
+def _short_text(values: Sequence[Any]) -> str:
+    shown = " ".join(value if isinstance(value, str) else f"{value:.5g}" for value in values[:8])
+    return shown + (f" … ({len(values)})" if len(values) > 8 else "")
+
+
+@cli.command("warp corpus head corpus -n 3")
+def run_corpus_head(
+    _: cli.Warp,
+    paths: Corpus,
+    *,
+    limit: int = 5,
+    start: Annotated[int, cli.Arg("id of the first row", "ROW")] = 0,
+) -> Output:
+    """Show the first rows, or those from --start."""
     from warpdata._api import open_corpus
 
-    if args.rows < 1:
-        raise ValueError("--rows must be at least 1")
-    with open_corpus(args.paths, batch_rows=args.rows) as source:
-        if args.start == source.total_rows:
-            raise IndexError(f"row {args.start} of {source.total_rows}")
-        source.seek(args.start)
-        return _show_rows(_take(iter(source.next_batch, None), args.rows))
+    with open_corpus(paths, batch_rows=limit) as source:
+        if start == source.total_rows:
+            raise IndexError(f"row {start} of {source.total_rows}")
+        source.seek(start)
+        return _show_rows(_take(iter(source.next_batch, None), limit))
 
 
-@cli.command(
-    "random rows, the same for the same seed",
-    _CORPUS,
-    _ROWS,
-    cli.number("--seed", default=0, text="seed of the choice (0)"),
-    cli.arg("--fraction", type=float, help="choose by row id: the nested subsample of this size"),
-    cli.arg(
-        "--output",
-        "--out",
-        dest="out",
-        metavar="FILE.npy",
-        help="write the rows as float32 instead of printing them",
-    ),
-    example="warp corpus sample corpus -n 10 --seed 7",
-)
-def run_corpus_sample(args: cli.Namespace, _: Console) -> Output:
-    """Show or write random rows."""
+@cli.command("warp corpus sample corpus -n 10 --seed 7")
+def run_corpus_sample(
+    _: cli.Warp,
+    paths: Corpus,
+    *,
+    limit: int = 5,
+    seed: int = 0,
+    fraction: Annotated[float | None, "choose by row id: the nested subsample of this size"] = None,
+    output: Annotated[str | None, "write the rows as float32 .npy instead of printing them"] = None,
+) -> Output:
+    """Show or write random rows, the same for the same seed."""
     import numpy as np
 
     from warpdata._api import open_corpus
     from warpdata.bytekit.io.commit import write_file
     from warpdata.corpora.source import FractionRows
+    from warpdata.ordering.splitmix import random_ids
 
-    if args.rows < 1:
-        raise ValueError("--rows must be at least 1")
-    if args.fraction == 0:
+    if limit < 1:
+        raise ValueError("--limit must be at least 1")
+    if fraction == 0:
         raise ValueError("--fraction 0 selects no rows; omit it for random ones")
-    size = 1 if args.fraction is None else 1024
-    with open_corpus(args.paths, dtype="float32", batch_rows=size) as source:
-        if args.fraction is None:
-            batches = _random_rows(source, args)
+    with open_corpus(paths, dtype="float32", batch_rows=1 if fraction is None else 1024) as source:
+        if fraction is None:
+            batches = []
+            for row_id in random_ids(source.total_rows, limit, seed).tolist():
+                source.seek(row_id)
+                batches += _take(iter(source.next_batch, None), 1)
         else:
-            batches = _take(FractionRows(source, args.fraction), args.rows)
-    if args.out is None:
+            batches = _take(FractionRows(source, fraction), limit)
+    if output is None:
         return _show_rows(batches)
     buffer = io.BytesIO()
     np.save(buffer, np.concatenate([batch.rows for batch in batches]), allow_pickle=False)
-    write_file(args.out, buffer.getvalue())
+    write_file(output, buffer.getvalue())
     count = sum(len(batch) for batch in batches)
-    return Output({"rows": count, "out": args.out}, [f"{count} rows: {args.out}"])
-
-
-def _random_rows(source: FixedOrderSource, args: cli.Namespace) -> list[RowBatch]:
-    from warpdata.ordering.blocks import random_ids
-
-    batches = []
-    for row_id in random_ids(source.total_rows, args.rows, args.seed).tolist():
-        source.seek(row_id)
-        if (batch := source.next_batch()) is not None:
-            batches.append(batch)
-    return batches
+    return Output({"rows": count, "output": output}, [f"{count} rows: {output}"])
 
 
 def _take(batches: Any, count: int) -> list[RowBatch]:
@@ -241,54 +209,47 @@ def _show_rows(batches: list[RowBatch]) -> Output:
     return Output(rows, rows=rows, columns=columns, right=("row",))
 
 
-def _short_text(values: list[Any]) -> str:
-    shown = " ".join(value if isinstance(value, str) else f"{value:.5g}" for value in values[:8])
-    return shown + (f" … ({len(values)})" if len(values) > 8 else "")
+@cli.command("warp corpus convert activations.npy corpus")
+def run_corpus_convert(
+    warp: cli.Warp,
+    source: Annotated[str, ".npy, .safetensors, a bf16 directory, or a folder of shards"],
+    target: Annotated[str, "a new corpus folder, or a .npy or .safetensors file"],
+    *,
+    overwrite: bool = False,
+    dtype: Literal["f32", "f16", "bf16"] | None = None,
+    tensor: Annotated[str | None, "the tensor of a safetensors file"] = None,
+    shard_mib: Annotated[int, "size of a shard in MiB"] = 512,
+) -> Output:
+    """Convert to a corpus, or a corpus to .npy or .safetensors."""
+    from warpdata.convert.tables import corpora
+
+    suffix, kind = os.path.splitext(target)[1], os.path.splitext(source)[1]
+    with warp.progress("convert") as bar:
+        options = corpora.ConvertOptions(dtype=dtype, shard_bytes=shard_mib << 20, progress=bar)
+        if suffix == ".npy":
+            rows = corpora.corpus_to_npy(source, target, dtype=dtype, overwrite=overwrite, progress=bar)
+        elif suffix == ".safetensors":
+            name = tensor or "activations"
+            rows = corpora.corpus_to_safetensors(
+                source, target, tensor=name, overwrite=overwrite, progress=bar
+            )
+        elif suffix in _FILE_SUFFIXES:
+            raise ValueError(
+                f"rows cannot be written as {suffix}: use a .npy, a .safetensors or a new corpus folder"
+            )
+        elif os.path.isdir(source):
+            rows = corpora.folder_to_corpus(source, target, options)
+        elif kind == ".npy":
+            rows = corpora.npy_to_corpus(source, target, options)
+        elif kind == ".safetensors":
+            rows = corpora.safetensors_to_corpus(source, target, tensor=tensor, options=options)
+        else:
+            raise ValueError(f"cannot convert {source!r}: expected .npy, .safetensors or a folder")
+    return Output({"rows": rows, "output": target}, [f"{rows} rows: {target}"])
 
 
-@cli.command(
-    "to a corpus, or a corpus to .npy or .safetensors",
-    cli.arg("input", help=".npy, .safetensors, a bf16 directory, or a folder of shards"),
-    cli.arg("output", help="a new corpus folder, or a .npy or .safetensors file"),
-    cli.OVERWRITE,
-    cli.arg("--dtype", choices=("f32", "f16", "bf16"), help="stored type of the rows"),
-    cli.arg("--tensor", help="the tensor of a safetensors file"),
-    cli.number("--shard-mib", default=512, text="size of a shard in MiB (512)"),
-    cli.JSON,
-    example="warp corpus convert activations.npy corpus",
+_FILE_SUFFIXES = (
+    *(".npz", ".csv", ".json", ".jsonl", ".parquet", ".h5", ".hdf5"),
+    *(".pt", ".pth", ".bin", ".shard", ".tar"),
 )
-def run_corpus_convert(args: cli.Namespace, console: Console) -> Output:
-    """Convert rows."""
-    with console.progress("convert") as bar:
-        rows = _convert(args, bar)
-    return Output({"rows": rows, "output": args.output}, [f"{rows} rows: {args.output}"])
-
-
-def _convert(args: cli.Namespace, bar: Any) -> int:
-    from warpdata.convert.tables.corpora import (
-        ConvertOptions,
-        corpus_to_npy,
-        corpus_to_safetensors,
-        folder_to_corpus,
-        npy_to_corpus,
-        safetensors_to_corpus,
-    )
-
-    source, target, suffix = args.input, args.output, os.path.splitext(args.output)[1]
-    options = ConvertOptions(dtype=args.dtype, shard_bytes=args.shard_mib << 20, progress=bar)
-    if suffix == ".npy":
-        return corpus_to_npy(source, target, dtype=args.dtype, overwrite=args.overwrite, progress=bar)
-    if suffix == ".safetensors":
-        tensor = args.tensor or "activations"
-        return corpus_to_safetensors(source, target, tensor=tensor, overwrite=args.overwrite, progress=bar)
-    if suffix in _FILE_SUFFIXES:
-        raise ValueError(
-            f"rows cannot be written as {suffix}: use a .npy, a .safetensors or a new corpus folder"
-        )
-    if os.path.isdir(source):
-        return folder_to_corpus(source, target, options)
-    if source.endswith(".npy"):
-        return npy_to_corpus(source, target, options)
-    if source.endswith(".safetensors"):
-        return safetensors_to_corpus(source, target, tensor=args.tensor, options=options)
-    raise ValueError(f"cannot convert {source!r}: expected .npy, .safetensors or a folder")
+"""Suffixes of files that cannot be written; a corpus folder has none of them."""

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict, Unpack
 
 from warpdata.cli import arguments as cli
 from warpdata.cli import exits
-from warpdata.cli.console import Output, human_bytes, table
+from warpdata.cli.console import Console, Output, as_json, human_bytes, table
 from warpdata.errors import WarpError
 
 if TYPE_CHECKING:
-    from warpdata.cli.console import Console
     from warpdata.episodes.collection.episodes import Episodes
     from warpdata.formats.wshard.reader import ShardReader
     from warpdata.timeline.episode import Episode
@@ -26,26 +26,20 @@ _PUBLISHED_FACTS = ["id", "duration_s", "signals", "bytes", "flags", "problems"]
 _SHADES = "█▓▒░"
 
 
-@cli.command(
-    "list episodes, or show one",
-    cli.address("an episode, or episodes to list"),
-    cli.JSON,
-    example="warp show robot_data#3",
-)
-def run_show(args: cli.Namespace, console: Console) -> Output:
+@cli.command("warp show robot_data#3")
+def run_show(warp: cli.Warp, address: str, episode: str | None = None) -> Output:
     """List episodes, or show the signals, static items and cameras of one."""
-    return _show(args, console)
+    return _show(warp, cli.join_address(address, episode))
 
 
-def _show(args: cli.Namespace, console: Console) -> Output:
+def _show(warp: cli.Warp, address: str) -> Output:
     from warpdata._api import open as open_address
     from warpdata.catalog.dataset import Dataset
     from warpdata.episodes.collection.episodes import Episodes
     from warpdata.episodes.collection.local import LocalDataset
     from warpdata.timeline.episode import Episode
 
-    with cli.name_errors():
-        thing = open_address(cli.full_address(args), catalog=args.catalog)
+    thing = open_address(address, catalog=warp.catalog)
     if isinstance(thing, Dataset):
         thing = thing.episodes
     if isinstance(thing, Episodes):
@@ -53,12 +47,11 @@ def _show(args: cli.Namespace, console: Console) -> Output:
         problems = (
             thing.facts.column("problems").to_pylist() if "problems" in thing.facts.column_names else []
         )
-        unreadable = [
-            f"{row['id']}: {why[0]}"
-            for row, why in zip(rows, problems, strict=False)
-            if why and not row["length"]
-        ]
-        columns = {name: (lambda row, name=name: _round(row[name])) for name in _FACTS}
+        pairs = [(row, why) for row, why in zip(rows, problems, strict=False) if why and not row["length"]]
+        unreadable = [f"{row['id']}: {why[0]}" for row, why in pairs]
+        columns: dict[str, Any] = {name: name for name in _FACTS}
+        for name in ("duration_s", "total_reward"):
+            columns[name] = lambda row, name=name: "" if row[name] is None else f"{row[name]:.3f}"
         right = ("length", "duration_s", "total_reward")
         footer = f"{len(rows)} episodes"
         if isinstance(thing, LocalDataset) and (unfinished := len(thing.unfinished_places)):
@@ -74,33 +67,24 @@ def _show(args: cli.Namespace, console: Console) -> Output:
             code=exits.DAMAGED if unreadable else exits.OK,
         )
     if not isinstance(thing, Episode):
-        raise ValueError(f"no episodes at {args.address}; use `warp inspect`")
-    return _show_episode(thing, console)
-
-
-def _round(value: Any) -> Any:
-    return f"{value:.3f}" if isinstance(value, float) else value
-
-
-def _show_episode(episode: Episode, console: Console) -> Output:
-    rows = [_signal_row(name, episode) for name in episode.signals]
-    static = {name: _json_value(value) for name, value in episode.static.items()}
+        raise ValueError(f"no episodes at {address}; use `warp inspect`")
+    rows = [_signal_row(name, thing) for name in thing.signals]
+    static = dict(thing.static)
     names = {"signal": "name", "records": "count", "values": "sparkline"}
     header = ("signal", "kind", "type", "records", "rate", "duration", "values")
-    console.show(
+    value = {"signals": rows, "static": static, "meta": thing.meta}
+    warp.console.show(
         Output(
-            {"signals": rows, "static": static, "meta": _json_value(dict(episode.meta))},
+            value,
             rows=rows,
             columns={name: names.get(name, name) for name in header},
             right=("records", "rate", "duration"),
         )
     )
-    _paint_cameras(episode, console)
-    return Output(
-        lines=[f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in static.items()],
-        fit=True,
-        code=exits.DAMAGED if any("error" in row for row in rows) else exits.OK,
-    )
+    _paint_cameras(thing, warp.console)
+    code = exits.DAMAGED if any("error" in row for row in rows) else exits.OK
+    lines = [f"{k} = {json.dumps(item, ensure_ascii=False, default=as_json)}" for k, item in static.items()]
+    return Output(lines=[] if warp.console.as_json else lines, fit=True, code=code)
 
 
 def _signal_row(name: str, episode: Episode) -> dict[str, Any]:
@@ -165,32 +149,16 @@ def _paint_cameras(episode: Episode, console: Console) -> None:
             continue  # the table above has the error
 
 
-def _json_value(value: Any) -> Any:
-    """A value that JSON can hold: bytes as their length."""
-    if isinstance(value, bytes):
-        return f"<{len(value)} bytes>"
-    if isinstance(value, dict):
-        return {key: _json_value(item) for key, item in value.items()}
-    return [_json_value(item) for item in value] if isinstance(value, list) else value
-
-
-@cli.command(
-    "list episodes with sizes and flags",
-    cli.address("a root of recordings, a folder of shards or a dataset", inside=False),
-    cli.arg("--where", metavar="SQL", help='only those, such as "success and length > 50"'),
-    cli.flag("--raw", "ignore the edits: recordings as they were made"),
-    cli.JSON,
-    example='warp episodes robot_data --where "success"',
-)
-def run_episodes(args: cli.Namespace, _: Console) -> Output:
-    """One line per episode; exit code 3 if one cannot be read."""
+@cli.command('warp episodes robot_data --where "success"')
+def run_episodes(warp: cli.Warp, address: str, *, where: str | None = None, raw: bool = False) -> Output:
+    """List episodes with sizes and flags; exit code 3 if one cannot be read."""
     from warpdata.cli.terminal import human_time
     from warpdata.episodes.collection.local import LocalDataset
 
-    episodes = cli.open_many(args, edited=not args.raw)
-    chosen = episodes if args.where is None else episodes.where(args.where)
+    episodes = warp.open_episodes(address, edited=not raw)
+    chosen = episodes if where is None else episodes.where(where)
     rows = _episode_rows(chosen)
-    if isinstance(episodes, LocalDataset) and args.where is None:
+    if isinstance(episodes, LocalDataset) and where is None:
         rows += [_unfinished_row(recording) for recording in episodes.unfinished]
     return Output(
         rows,
@@ -212,35 +180,35 @@ def run_episodes(args: cli.Namespace, _: Console) -> Output:
 def _episode_rows(episodes: Episodes) -> list[dict[str, Any]]:
     """From the table of a published version if it has all columns; else every episode is opened."""
     from warpdata.catalog.read.episodes import PublishedSource
-
-    source = episodes.source
-    if not (
-        isinstance(source, PublishedSource) and set(_PUBLISHED_FACTS) <= set(source.facts().column_names)
-    ):
-        return [_opened_row(episodes, position, name) for position, name in enumerate(episodes.ids)]
-    return [
-        {
-            "id": facts["id"],
-            "duration_ns": None if facts["duration_s"] is None else round(facts["duration_s"] * 1e9),
-            "signals": facts["signals"] or [],
-            "bytes": facts["bytes"] or 0,
-            "flags": [*(facts["flags"] or []), *(["damaged"] if facts["problems"] else [])],
-        }
-        for facts in episodes.facts.select(_PUBLISHED_FACTS).to_pylist()
-    ]
-
-
-def _opened_row(episodes: Episodes, position: int, name: str) -> dict[str, Any]:
     from warpdata.episodes.collection.facts import flags_of
 
-    row: dict[str, Any] = {"id": name, "duration_ns": None, "signals": [], "bytes": 0, "flags": []}
-    try:
-        episode = episodes[position]
-        row |= {"signals": list(episode.signals), "bytes": episode.stored_bytes, "flags": flags_of(episode)}
-        row["duration_ns"] = episode.duration_ns if any(map(len, episode.signals.values())) else None
-    except WarpError as error:
-        row |= {"flags": ["damaged"], "error": str(error)}
-    return row
+    source = episodes.source
+    if isinstance(source, PublishedSource) and set(_PUBLISHED_FACTS) <= set(source.facts().column_names):
+        return [
+            {
+                "id": facts["id"],
+                "duration_ns": None if facts["duration_s"] is None else round(facts["duration_s"] * 1e9),
+                "signals": facts["signals"] or [],
+                "bytes": facts["bytes"] or 0,
+                "flags": [*(facts["flags"] or []), *(["damaged"] if facts["problems"] else [])],
+            }
+            for facts in episodes.facts.select(_PUBLISHED_FACTS).to_pylist()
+        ]
+    rows = []
+    for position, name in enumerate(episodes.ids):
+        row: dict[str, Any] = {"id": name, "duration_ns": None, "signals": [], "bytes": 0, "flags": []}
+        try:
+            episode = episodes[position]
+            row |= {
+                "signals": list(episode.signals),
+                "bytes": episode.stored_bytes,
+                "flags": flags_of(episode),
+            }
+            row["duration_ns"] = episode.duration_ns if any(map(len, episode.signals.values())) else None
+        except WarpError as error:
+            row |= {"flags": ["damaged"], "error": str(error)}
+        rows.append(row)
+    return rows
 
 
 def _unfinished_row(recording: Any) -> dict[str, Any]:
@@ -256,54 +224,52 @@ def _unfinished_row(recording: Any) -> dict[str, Any]:
     }
 
 
-@cli.command(
-    "show the structure of a file or dataset",
-    cli.address("a file, a dataset, an episode or a folder of them"),
-    cli.JSON,
-    example="warp inspect ep_001.wshard",
-)
-def run_inspect(args: cli.Namespace, console: Console) -> Output:
-    """Describe a file, an episode or a dataset without reading its data."""
+@cli.command("warp inspect ep_001.wshard")
+def run_inspect(
+    warp: cli.Warp,
+    address: Annotated[str, f"a file, a folder or a dataset: {cli.FORMS}"],
+    episode: str | None = None,
+) -> Output:
+    """Show the structure of a file, an episode or a dataset without reading its data."""
     from warpdata._api import address_kind, divided_address, locate
+    from warpdata.catalog.manage.reports import inspect_dataset
+    from warpdata.cli.commands.corpus import describe_corpus
+    from warpdata.cli.commands.vectors import describe_vectors
 
-    base, inside = divided_address(cli.full_address(args))
-    kind = address_kind(base) if inside is None else "episode"
+    if episode is not None and os.path.exists(episode):
+        raise ValueError(
+            f"{episode} is a file, not an episode of {address}: `warp inspect` takes one address"
+        )
+    base, inside = divided_address(cli.join_address(address, episode))
     if inside is not None:
-        return _inspect_episode(args, console)
+        return _inspect_episode(warp, f"{base}#{inside}")
+    kind = address_kind(base)
     if kind == "dataset":
-        from warpdata.catalog.manage.reports import inspect_dataset
-
-        with cli.open_named(args, args.address) as dataset:
+        with warp.open_dataset(base) as dataset:
             report, lines = inspect_dataset(dataset)
         return Output(report, lines, fit=True)
     if kind in ("recordings", "shards", "directory"):
-        return _show(args, console)
+        return _show(warp, base)
     if kind == "journal":
         return _inspect_journal(base)
     if kind == "vectors":
-        from warpdata.cli.commands.vectors import describe_vectors
-
         return describe_vectors(base)
-    if kind in ("rows", "corpus"):
-        from warpdata.cli.commands.corpus import describe_corpus
+    return (
+        describe_corpus([base])
+        if kind in ("rows", "corpus")
+        else _inspect_shard(locate(base)[1], warp.console)
+    )
 
-        return describe_corpus([base])
-    return _inspect_shard(locate(base)[1], console)
 
-
-def _inspect_episode(args: cli.Namespace, console: Console) -> Output:
+def _inspect_episode(warp: cli.Warp, address: str) -> Output:
     """The blocks of the shard of an episode, or its signals if it has none."""
     from warpdata.episodes.sources.packed import PackedSource
     from warpdata.timeline.source import innermost
 
-    if args.episode is not None and os.path.exists(args.episode):
-        raise ValueError(
-            f"{args.episode} is a file, not an episode of {args.address}: `warp inspect` takes one address"
-        )
-    source = innermost(cli.open_one(args).source)
-    if not isinstance(source, PackedSource):
-        return _show(args, console)
-    return _inspect_shard(source.shard, console)
+    source = innermost(warp.open_episode(address).source)
+    if isinstance(source, PackedSource):
+        return _inspect_shard(source.shard, warp.console)
+    return _show(warp, address)
 
 
 def _inspect_shard(source: Any, console: Console) -> Output:
@@ -343,15 +309,14 @@ def _inspect_shard(source: Any, console: Console) -> Output:
     )
 
 
-def _chunk_steps(chunk: dict[str, Any]) -> str:
-    first, end = chunk["timestep_range"] or (0, 0)
+def _steps_text(first: int, end: int) -> str:
     return f"{first} to {end - 1}" if end > first else ""
 
 
 _CHUNK_COLUMNS: dict[str, Any] = {
     "chunk": "chunk_index",
     "file": "uri",
-    "steps": _chunk_steps,
+    "steps": lambda chunk: _steps_text(*(chunk["timestep_range"] or (0, 0))),
     "length": "length",
     "sha256": lambda chunk: chunk["sha256"][:12],
 }
@@ -374,12 +339,11 @@ def _shard_value(source: Any) -> dict[str, Any]:
     }
     if shard.role == ROLE_EPISODE:
         schema = read_schema(shard)
+        lanes = {name.partition("/")[0] for name in shard.names}
         value["episode"] = {
             **{name: getattr(schema, name) for name in ("id", "env_id", "length", "metadata")},
             "timebase": schema.timebase.to_json(),
-            "lanes": [
-                lane for lane in LANE_PREFIX if any(name.startswith(lane + "/") for name in shard.names)
-            ],
+            "lanes": [lane for lane in LANE_PREFIX if lane in lanes],
         }
     elif shard.role == ROLE_CHUNK_LIST:
         chunks = read_chunk_list(shard)
@@ -449,64 +413,48 @@ def _inspect_journal(path: str) -> Output:
     return Output(value, lines, fit=True)
 
 
-_HOST = "a host name of this server (may be repeated); addresses and localhost are always allowed"
 _EXPORT = "write a site of files that any server with range requests shows, instead of serving"
 _DATA_URL = "with --export: where browsers find the published data, if not at its own address"
 _COPY = "with --export: copy published data into the site, for browsers that cannot reach it"
-_INDEX = (
-    "a vector file of these episodes, for similar moments; default: one published with them or beside them"
-)
 
 
-@cli.command(
-    "view episodes in the browser",
-    cli.address("a root, an episode, a .wshard or a published dataset", inside=False),
-    cli.number("--port", default=0, text="port to listen on; default: any free one"),
-    cli.flag("--no-open", "only print the link"),
-    cli.arg("--host", default="127.0.0.1", help="address to listen on; others need --token"),
-    cli.arg("--token", help="the token of the link; default: a new one at every start"),
-    cli.many("--allow-host", "NAME", _HOST),
-    cli.arg("--export", metavar="FOLDER", help=_EXPORT),
-    cli.arg("--data-url", metavar="URL", help=_DATA_URL),
-    cli.flag("--copy", _COPY),
-    cli.arg("--index", metavar="FILE", help=_INDEX),
-    cli.arg(
-        "--draft", metavar="FOLDER", help="folder for edits of a published dataset; default: its name, here"
-    ),
-    example="warp view robot_data",
-)
-def run_view(args: cli.Namespace, console: Console) -> Output:
-    """Print the link and serve until Ctrl-C."""
+class ViewOptions(TypedDict, total=False):
+    """Options of `wd.view`."""
+
+    port: Annotated[int, "port to listen on; default: any free one"]
+    host: Annotated[str, "address to listen on (127.0.0.1); others need --token"]
+    token: Annotated[str, "the token of the link; default: a new one at every start"]
+    allow_hosts: Sequence[str]
+    index: Annotated[str, cli.Arg("vector file for similar moments; default: one stored with them", "FILE")]
+    draft: str
+
+
+@cli.command("warp view robot_data")
+def run_view(
+    warp: cli.Warp,
+    address: str,
+    *,
+    open_browser: Annotated[bool, cli.Arg("open the browser, or only print the link", option="open")] = True,
+    export: Annotated[str | None, cli.Arg(_EXPORT, "FOLDER")] = None,
+    data_url: Annotated[str | None, cli.Arg(_DATA_URL, "URL")] = None,
+    copy: Annotated[bool, _COPY] = False,
+    **options: Unpack[ViewOptions],
+) -> Output:
+    """View episodes in the browser; the link works until Ctrl-C."""
     import warpdata as wd
 
-    if args.export is not None:
-        with console.progress("exporting") as progress:
+    catalog, console = warp.catalog, warp.console
+    if export is not None:
+        with warp.progress("exporting") as bar:
             wd.export_site(
-                args.address,
-                args.export,
-                data_url=args.data_url,
-                copy=args.copy or None,
-                catalog=args.catalog,
-                progress=progress,
+                address, export, data_url=data_url, copy=copy or None, catalog=catalog, progress=bar
             )
-        return Output(lines=[f"{args.export}: put it on any server of files"])
-    with cli.name_errors():
-        viewer = wd.view(
-            args.address,
-            port=args.port,
-            host=args.host,
-            token=args.token,
-            allow_hosts=args.allow_host,
-            draft=args.draft,
-            index=args.index,
-            catalog=args.catalog,
-            open_browser=False,
-        )
-    with viewer:
-        console.print(viewer.url)
+        return Output({"site": export}, [f"{export}: put it on any server of files"])
+    with wd.view(address, catalog=catalog, open_browser=False, **options) as viewer:
+        console.show(Output({"url": viewer.url}, [viewer.url]))
         console.out.flush()
         console.err.write("serving until Ctrl-C\n")
-        if not args.no_open:
+        if open_browser:
             viewer.open_browser()
         try:
             viewer.wait()

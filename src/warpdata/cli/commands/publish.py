@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 from warpdata.cli import arguments as cli
 from warpdata.cli.console import Output, human_bytes
+from warpdata.errors import BadMagicError, DatasetNotFoundError, StoreError, nearest
 
 if TYPE_CHECKING:
-    from warpdata.catalog.access import Access, Catalog
+    from warpdata.catalog.access import Access, Catalog, DatasetName
     from warpdata.catalog.build.builder import DatasetBuilder
-    from warpdata.catalog.manage.reports import PartChange
     from warpdata.catalog.manage.versions import Expired
-    from warpdata.cli.console import Console
 
 _PARTS = {
     **dict.fromkeys(("recordings", "directory", "shards", "episode", "chunk-list"), "episodes"),
@@ -25,76 +23,67 @@ _PARTS = {
     "vectors": "vector_index",
 }
 _NAMES = {"activation_shards": "activations", "vector_index": "vectors"}
-
-
 _SOURCES = (
     "recordings (a root, directories, .wshard files, chunk lists, folders of them), a corpus, a vector file, or "
     "table files (parquet, csv, jsonl); the kind is detected"
 )
-_DRAFT = "edits of a version that `warp view` kept: its episodes with these edits, everything else unchanged"
-_STAGING = "folder for temporary files (default: on the catalog's disk, else in the cache folder)"
 _EXTEND = "add to the newest version instead of replacing it: files and rows join the parts of their name"
 _LANES = "keep the prediction lanes of the newest version; those of changed episodes are stale"
+_BIND = "a column that names members of an artifact"
 
 
-def _files(name: str, metavar: str) -> cli.Argument:
-    return cli.arg(name, action="append", default=[], nargs="+", metavar=metavar)
+class PublishArguments(cli.Publishing, total=False):
+    """Options of `DatasetBuilder.publish`."""
+
+    repair: Annotated[bool, "read existing blobs back and replace damaged ones"]
+    retries: Annotated[int, "try again when latest moved meanwhile"]
 
 
-@cli.command(
-    "publish a version of a dataset",
-    cli.arg("dataset", help="workspace/name"),
-    cli.arg("sources", nargs="*", metavar="SOURCE", help=_SOURCES),
-    cli.arg(
-        "--chunk-bytes", default="1GiB", metavar="SIZE", help="longer episodes are stored in chunks (1GiB)"
-    ),
-    cli.CATALOG,
-    cli.JSON,
-    _files("--table", "NAME=FILES"),
-    _files("--artifact", "NAME[:KIND]=PATH"),
-    _files("--webdataset", "NAME=TARS"),
-    cli.arg("--draft", metavar="FOLDER", help=_DRAFT),
-    cli.many("--bind", "TABLE.COLUMN=ARTIFACT[:REF_TYPE]", "a column that names members of an artifact"),
-    cli.flag("--optimize", "write parquet again, sized for range reads"),
-    cli.flag("--zstd", "compress packed tar shards in groups of members"),
-    cli.arg("--set-latest", action=argparse.BooleanOptionalAction, default=True),
-    cli.PUBLISHING,
-    cli.arg("--description"),
-    cli.arg("--license"),
-    cli.flag("--repair", "read existing blobs back and replace damaged ones"),
-    cli.arg("--staging", metavar="FOLDER", help=_STAGING),
-    cli.flag("--extend", _EXTEND),
-    cli.flag("--keep-lanes", _LANES),
-    cli.number("--retries", default=0, text="try again when latest moved meanwhile"),
-    example="warp publish lab/arm robot_data --tag v1",
-)
-def run_publish(args: cli.Namespace, console: Console) -> Output:
-    """Publish a version."""
+@cli.command("warp publish lab/arm robot_data --tag v1")
+def run_publish(
+    warp: cli.Warp,
+    dataset: str,
+    sources: Annotated[Sequence[str], cli.Arg(_SOURCES, "SOURCE")] = (),
+    *,
+    table: Annotated[Sequence[list[str]], cli.Arg("a table", "NAME=FILES", nargs="+")] = (),
+    artifact: Annotated[Sequence[list[str]], cli.Arg("raw files", "NAME[:KIND]=PATH", nargs="+")] = (),
+    webdataset: Annotated[Sequence[list[str]], cli.Arg("tar files", "NAME=TARS", nargs="+")] = (),
+    bind: Annotated[Sequence[str], cli.Arg(_BIND, "TABLE.COLUMN=ARTIFACT[:REF_TYPE]")] = (),
+    draft: str | None = None,
+    chunk_bytes: Annotated[str, cli.Arg("longer episodes are stored in chunks", "SIZE")] = "1GiB",
+    optimize: Annotated[bool, "write parquet again, sized for range reads"] = False,
+    zstd: Annotated[bool, "compress packed tar shards in groups of members"] = False,
+    description: Annotated[str | None, "what the dataset is"] = None,
+    license: Annotated[str | None, "its license"] = None,  # noqa: A002 - the option
+    staging: Annotated[str | None, cli.Arg("folder for temporary files", "FOLDER")] = None,
+    extend: Annotated[bool, _EXTEND] = False,
+    keep_lanes: Annotated[bool, _LANES] = False,
+    set_latest: Annotated[bool, "let latest name this version"] = True,
+    **options: Unpack[PublishArguments],
+) -> Output:
+    """Publish a version of a dataset."""
     from warpdata.catalog.build.builder import DatasetBuilder
 
     with (
         contextlib.ExitStack() as opened,
-        DatasetBuilder(args.dataset, catalog=args.catalog, staging=args.staging) as builder,
-        _open_draft(builder, args) as revised,
-        console.progress("sending") as progress,
+        DatasetBuilder(dataset, catalog=warp.catalog, staging=staging) as builder,
+        _open_draft(warp, builder, draft, dataset) as revised,
+        warp.progress("sending") as bar,
     ):
-        if args.extend:
+        if extend:
             builder.extend()
-        elif args.keep_lanes:
-            _keep_lanes(builder, args, opened)
-        _add_parts(builder, args)
-        notes = {"description": args.description, "license": args.license}
+        elif keep_lanes:
+            with contextlib.suppress(DatasetNotFoundError):
+                newest = opened.enter_context(warp.open_dataset(dataset))
+                lanes = [lane.artifact.name for lane in newest.lanes.values()]
+                builder.keep(newest, tables=[], artifacts=lanes)
+        _add_sources(builder, sources, chunk_bytes, optimize)
+        for name, files in map(_named_files, table):
+            builder.add_table(name, files, optimize=optimize)
+        _add_artifacts(builder, artifact, webdataset, bind, zstd)
+        notes = {"description": description, "license": license}
         builder.describe(**{key: value for key, value in notes.items() if value is not None})
-        done = builder.publish(
-            set_latest=args.set_latest,
-            tags=tuple(args.tag),
-            message=args.message,
-            sign_key=None if args.sign is None else Path(args.sign),
-            retries=args.retries,
-            expect_latest=revised,
-            repair=args.repair,
-            progress=progress,
-        )
+        done = builder.publish(set_latest=set_latest, expect_latest=revised, progress=bar, **options)
     sent = f"{done.blobs_sent} blobs sent ({human_bytes(done.bytes_sent)}), {done.blobs_present} were there"
     lines = [str(done), sent]
     if done.blobs_replaced:
@@ -103,58 +92,53 @@ def run_publish(args: cli.Namespace, console: Console) -> Output:
         lines.append(f"signed by {done.signed_by}")
     if not done.is_new and not done.blobs_sent:
         lines.append("this version was published before: nothing changed")
-    return Output(asdict(done), lines)
+    return Output(done, lines)
 
 
 @contextlib.contextmanager
-def _open_draft(builder: DatasetBuilder, args: cli.Namespace) -> Iterator[str | None]:
+def _open_draft(
+    warp: cli.Warp, builder: DatasetBuilder, draft: str | None, name: str
+) -> Iterator[str | None]:
     """Apply the edits of a draft; yields the version it was made of, which `latest` must still name."""
-    if args.draft is None:
+    if draft is None:
         yield None
         return
-    from warpdata._api import dataset
     from warpdata.episodes.collection.draft import Draft, draft_source
 
-    of = draft_source(args.draft)
-    if of is None or of.partition("@")[0] != args.dataset:
-        raise ValueError(f"not a draft of {args.dataset}: {args.draft}" + (f" is one of {of}" if of else ""))
-    with dataset(of, catalog=args.catalog) as before:
-        builder.revise(before, Draft(before.episodes, args.draft, of=of).episodes())
+    of = draft_source(draft)
+    if of is None or of.partition("@")[0] != name:
+        raise ValueError(f"not a draft of {name}: {draft}" + (f" is one of {of}" if of else ""))
+    with warp.open_dataset(of) as before:
+        builder.revise(before, Draft(before.episodes, draft, of=of).episodes())
         yield before.version
 
 
-def _keep_lanes(builder: DatasetBuilder, args: cli.Namespace, opened: contextlib.ExitStack) -> None:
-    from warpdata.errors import DatasetNotFoundError
+def _add_sources(builder: DatasetBuilder, sources: Sequence[str], chunk_bytes: str, optimize: bool) -> None:
+    for kind, paths in _group_by_kind(sources).items():
+        if kind == "episodes":
+            builder.add_episodes("recordings", paths, chunk_bytes=chunk_bytes)
+        elif kind == "table":
+            builder.add_table("main", paths, optimize=optimize)
+        else:
+            builder.add_artifact(_NAMES[kind], paths, kind=kind)
 
-    try:
-        newest = opened.enter_context(cli.open_named(args))
-    except DatasetNotFoundError:
-        return
-    builder.keep(newest, tables=[], artifacts=[lane.artifact.name for lane in newest.lanes.values()])
 
-
-def _add_parts(builder: DatasetBuilder, args: cli.Namespace) -> None:
+def _add_artifacts(
+    builder: DatasetBuilder,
+    artifacts: Sequence[list[str]],
+    tars: Sequence[list[str]],
+    bindings: Sequence[str],
+    zstd: bool,
+) -> None:
     from warpdata.formats.tarshard.writer import PackOptions
 
-    for kind, sources in _group_by_kind(args.sources).items():
-        if kind == "episodes":
-            builder.add_episodes("recordings", sources, chunk_bytes=args.chunk_bytes)
-        elif kind == "table":
-            builder.add_table("main", sources, optimize=args.optimize)
-        else:
-            builder.add_artifact(_NAMES[kind], sources, kind=kind)
-    for words in args.table:
-        name, source = _named_files(words)
-        builder.add_table(name, source, optimize=args.optimize)
-    options = PackOptions(compression="zstd") if args.zstd else None
-    for words in args.artifact:
-        name, source = _named_files(words)
+    options = PackOptions(compression="zstd") if zstd else None
+    for name, files in map(_named_files, artifacts):
         name, _, kind = name.partition(":")
-        builder.add_artifact(name, source, kind=kind or "tar_shards", options=options)
-    for words in args.webdataset:
-        name, source = _named_files(words)
-        builder.add_webdataset(name, source)
-    for word in args.bind:
+        builder.add_artifact(name, files, kind=kind or "tar_shards", options=options)
+    for name, files in map(_named_files, tars):
+        builder.add_webdataset(name, files)
+    for word in bindings:
         left, _, right = word.partition("=")
         table, dot, column = left.partition(".")
         artifact, _, kind = right.partition(":")
@@ -163,11 +147,10 @@ def _add_parts(builder: DatasetBuilder, args: cli.Namespace) -> None:
         builder.bind(table, column, artifact, kind or "file")
 
 
-def _group_by_kind(sources: list[str]) -> dict[str, list[Any]]:
+def _group_by_kind(sources: Sequence[str]) -> dict[str, list[Any]]:
     from warpdata._api import address_kind, divided_address, open_episodes
     from warpdata.catalog.build.tables import table_kind
     from warpdata.catalog.read.filekinds import SUPPORTED
-    from warpdata.errors import BadMagicError
 
     groups: dict[str, list[Any]] = {}
     for source in sources:
@@ -185,8 +168,7 @@ def _group_by_kind(sources: list[str]) -> dict[str, list[Any]]:
         if inside is None:
             groups.setdefault(_PARTS[kind], []).append(source)
         else:
-            with cli.name_errors():
-                groups.setdefault("episodes", []).append(open_episodes(source))
+            groups.setdefault("episodes", []).append(open_episodes(source))
     return groups
 
 
@@ -198,72 +180,64 @@ def _named_files(words: list[str]) -> tuple[str, Any]:
     return name, first if len(words) == 1 else [first, *words[1:]]
 
 
-@cli.command(
-    "list the versions, newest first",
-    cli.DATASET,
-    cli.number("-n", "--limit", default=None, text="list only the newest N versions"),
-    example="warp versions list lab/arm",
-)
-def run_versions_list(args: cli.Namespace, _: Console) -> Output:
-    """List the versions."""
-    with cli.open_named(args) as dataset:
-        versions = dataset.versions(limit=args.limit)
+@cli.command("warp versions list lab/arm")
+def run_versions_list(warp: cli.Warp, dataset: str, *, limit: int | None = None) -> Output:
+    """List the versions, newest first."""
+    with warp.open_dataset(dataset) as opened:
+        versions = opened.versions(limit=limit)
     lines = []
     for version in versions:
         marks = ", ".join((["latest"] if version.is_latest else []) + list(version.tags))
         lines.append(f"{version.version[:12]} {version.created_at} {f'({marks})' if marks else ''}")
         lines.append(f"    {version.rows} rows, {human_bytes(version.bytes)}  {version.message}")
-    style = {version.version[:12]: "yellow" for version in versions}
-    return Output([asdict(version) for version in versions], lines, style=style)
+    return Output(versions, lines, style={version.version[:12]: "yellow" for version in versions})
 
 
-@cli.command(
-    "delete versions",
-    cli.DATASET,
-    cli.arg("versions", nargs="*", metavar="HASH", help="versions by their first 8 digits or more"),
-    example="warp versions delete lab/arm 1f2e3d4c",
-)
-def run_versions_delete(args: cli.Namespace, _: Console) -> Output:
-    """Delete; versions that latest or a tag points at stay."""
+@cli.command("warp versions delete lab/arm 1f2e3d4c")
+def run_versions_delete(
+    warp: cli.Warp,
+    dataset: str,
+    versions: Annotated[Sequence[str], cli.Arg("versions by their first 8 digits or more", "HASH")] = (),
+) -> Output:
+    """Delete versions; those that latest or a tag points at stay."""
     from warpdata.catalog.access import parse_name
     from warpdata.catalog.manage.versions import delete_versions
 
-    name = parse_name(args.dataset)
-    if str(name) != name.dataset_id and args.versions:
-        raise ValueError(f"name the dataset without a version ({name.dataset_id}), not {name}")
-    chosen = args.versions or ([name.hash_prefix] if name.hash_prefix else [])
+    name = parse_name(dataset)
+    chosen = versions or ([name.hash_prefix] if name.hash_prefix else [])
+    if versions:
+        _check_plain(name)
     if not chosen:
         raise ValueError("no versions to delete: name them by the first digits of their hashes")
-    with cli.open_access(args.catalog) as access:
+    with warp.open_access() as access:
         return _show_expired(delete_versions(access, name, [word.removeprefix("@") for word in chosen]))
 
 
-@cli.command(
-    "delete old versions, or list them",
-    cli.DATASET,
-    cli.number("--keep", default=0, text="the newest N stay"),
-    cli.arg(
-        "--older-than", default="0s", metavar="AGE", help="only versions older than this, such as 30d or 12h"
-    ),
-    cli.flag("--delete", "delete them (otherwise they are only listed)"),
-    example="warp versions expire lab/arm --keep 5 --older-than 30d",
-)
-def run_versions_expire(args: cli.Namespace, _: Console) -> Output:
-    """Delete or list old versions; those that latest or a tag points at stay."""
+@cli.command("warp versions expire lab/arm --keep 5 --older-than 30d")
+def run_versions_expire(
+    warp: cli.Warp,
+    dataset: str,
+    *,
+    keep: Annotated[int, "the newest N stay"] = 0,
+    older_than: str = "0s",
+    delete: Annotated[bool, "delete them (otherwise they are only listed)"] = False,
+) -> Output:
+    """Delete old versions, or list them; those that latest or a tag points at stay."""
     from warpdata.catalog.access import parse_duration, parse_name
     from warpdata.catalog.manage.versions import expire_versions
 
-    name = parse_name(args.dataset)
+    name = parse_name(dataset)
+    _check_plain(name)
+    if not (keep or older_than != "0s"):
+        raise ValueError("nothing expires: give --keep N from 1 on, --older-than AGE, or both")
+    age_s = parse_duration(older_than)
+    with warp.open_access() as access:
+        return _show_expired(expire_versions(access, name, keep_last=keep, older_than_s=age_s, delete=delete))
+
+
+def _check_plain(name: DatasetName) -> None:
     if str(name) != name.dataset_id:
         raise ValueError(f"name the dataset without a version ({name.dataset_id}), not {name}")
-    if not (args.keep or args.older_than != "0s"):
-        raise ValueError("nothing expires: give --keep N from 1 on, --older-than AGE, or both")
-    older_than_s = parse_duration(args.older_than)
-    with cli.open_access(args.catalog) as access:
-        expired = expire_versions(
-            access, name, keep_last=args.keep, older_than_s=older_than_s, delete=args.delete
-        )
-    return _show_expired(expired)
 
 
 def _show_expired(expired: Expired) -> Output:
@@ -272,63 +246,62 @@ def _show_expired(expired: Expired) -> Output:
     lines.append(f"{len(expired.versions)} versions {verb}, {expired.kept} stay")
     if expired.is_deleted and expired.versions:
         lines.append("their blobs are reclaimed by `warp gc-remote --delete`")
-    return Output(asdict(expired), lines)
+    return Output(expired, lines)
 
 
-@cli.command("list the tags", cli.DATASET, example="warp tags list lab/arm")
-def run_tags_list(args: cli.Namespace, _: Console) -> Output:
+@cli.command("warp tags list lab/arm")
+def run_tags_list(warp: cli.Warp, dataset: str) -> Output:
     """List the tags."""
-    return _change_tags(args, None)
+    return _tags_after(warp, dataset, lambda _, __: None)
 
 
-@cli.command(
-    "set a tag on a version", cli.DATASET, cli.arg("tag"), example="warp tags set lab/arm@1f2e3d4c stable"
-)
-def run_tags_set(args: cli.Namespace, _: Console) -> Output:
-    """Set a tag."""
+@cli.command("warp tags set lab/arm@1f2e3d4c stable")
+def run_tags_set(warp: cli.Warp, dataset: str, tag: str) -> Output:
+    """Set a tag on a version, and list the tags."""
     from warpdata.catalog.manage.versions import set_tag
 
-    return _change_tags(args, lambda access, name: set_tag(access, access.catalogs[0], name, args.tag))
+    return _tags_after(warp, dataset, lambda access, name: set_tag(access, access.catalogs[0], name, tag))
 
 
-@cli.command(
-    "delete a tag; its version stays", cli.DATASET, cli.arg("tag"), example="warp tags delete lab/arm stable"
-)
-def run_tags_delete(args: cli.Namespace, _: Console) -> Output:
-    """Delete a tag."""
+@cli.command("warp tags delete lab/arm stable")
+def run_tags_delete(warp: cli.Warp, dataset: str, tag: str) -> Output:
+    """Delete a tag, and list the others; its version stays."""
     from warpdata.catalog.manage.versions import delete_tag
 
-    return _change_tags(args, lambda access, name: delete_tag(access.catalogs[0], name, args.tag))
+    return _tags_after(warp, dataset, lambda access, name: delete_tag(access.catalogs[0], name, tag))
 
 
-def _change_tags(args: cli.Namespace, change: Callable[[Access, Any], Any] | None) -> Output:
-    """Make a change, and print the tags afterwards."""
+def _tags_after(warp: cli.Warp, dataset: str, change: Callable[[Access, DatasetName], object]) -> Output:
     from warpdata.catalog.access import parse_name
     from warpdata.catalog.manage.versions import list_tags
 
-    name = parse_name(args.dataset)
-    with cli.open_access(args.catalog) as access:
-        if change is not None:
-            change(access, name)
+    name = parse_name(dataset)
+    with warp.open_access() as access:
+        change(access, name)
         tags = list_tags(access.catalogs[0], name)
     return Output(tags, [f"{tag}  {version[:12]}" for tag, version in tags.items()])
 
 
-@cli.command(
-    "compare two versions",
-    cli.DATASET,
-    cli.arg("other", help="another dataset, or @hash or @tag of the same one"),
-    example="warp diff lab/arm@v1 @v2",
-)
-def run_diff(args: cli.Namespace, _: Console) -> Output:
-    """Compare two manifests; no data is read."""
-    with cli.open_named(args) as dataset:
-        diff = dataset.diff(args.other.removeprefix("@") if "/" not in args.other else args.other)
+@cli.command("warp diff lab/arm@v1 @v2")
+def run_diff(
+    warp: cli.Warp, dataset: str, other: Annotated[str, "another dataset, or @hash or @tag of the same one"]
+) -> Output:
+    """Compare two versions by their manifests; no data is read."""
+    with warp.open_dataset(dataset) as opened:
+        diff = opened.diff(other.removeprefix("@") if "/" not in other else other)
     lines = [f"{diff.before[:12]} -> {diff.after[:12]}"]
     if diff.is_empty:
         return Output(diff.as_dict(), [*lines, "the same version"])
     for kind, changes in (("table", diff.tables), ("artifact", diff.artifacts)):
-        lines += [_change_text(kind, change) for change in changes]
+        for change in changes:
+            sign = {"added": "+", "removed": "-", "changed": "~"}[change.change]
+            entries = f"{change.rows_before or 0} -> {change.rows_after or 0} entries"
+            shards = f"{len(change.shards_added)} shards added, {len(change.shards_removed)} removed"
+            parts = [f"{sign} {kind} {change.name}: {entries}", shards]
+            for word in ("added", "removed", "changed"):
+                names = getattr(change, f"columns_{word}")
+                parts += [f"columns {word}: {', '.join(names)}"] if names else []
+            lines.append("; ".join(parts))
     for sign, bindings in (("+", diff.bindings_added), ("-", diff.bindings_removed)):
         lines += [f"{sign} binding {binding}" for binding in bindings]
     shared, added = human_bytes(diff.bytes_shared), human_bytes(diff.bytes_added)
@@ -336,91 +309,67 @@ def run_diff(args: cli.Namespace, _: Console) -> Output:
     return Output(diff.as_dict(), lines)
 
 
-def _change_text(kind: str, change: PartChange) -> str:
-    sign = {"added": "+", "removed": "-", "changed": "~"}[change.change]
-    parts = [
-        f"{sign} {kind} {change.name}: {change.rows_before or 0} -> {change.rows_after or 0} entries",
-        f"{len(change.shards_added)} shards added, {len(change.shards_removed)} removed",
-    ]
-    columns = {"new": change.columns_added, "gone": change.columns_removed, "changed": change.columns_changed}
-    return "; ".join(
-        [*parts, *(f"columns {key}: {', '.join(names)}" for key, names in columns.items() if names)]
-    )
-
-
-_LATEST = "move latest there (default: unless a version is named)"
-
-
-@cli.command(
-    "copy versions to another catalog",
-    cli.REMOTE_DATASET,
-    cli.arg("--to", required=True, metavar="CATALOG", help="the catalog to copy to"),
-    cli.flag("--all", "every version, oldest first"),
-    cli.arg("--tags", action=argparse.BooleanOptionalAction, default=True, help="copy tags too"),
-    cli.arg("--set-latest", action=argparse.BooleanOptionalAction, default=None, help=_LATEST),
-    example="warp copy lab/arm --to s3://bucket/catalog",
-)
-def run_copy(args: cli.Namespace, console: Console) -> Output:
-    """Copy the blobs and versions that the other catalog lacks."""
+@cli.command("warp copy lab/arm --to s3://bucket/catalog")
+def run_copy(
+    warp: cli.Warp,
+    dataset: str,
+    *,
+    to: Annotated[str, cli.Arg("the catalog to copy to", "CATALOG")],
+    all_versions: Annotated[bool, cli.Arg("every version, oldest first", option="all")] = False,
+    tags: Annotated[bool, cli.Arg("copy tags too")] = True,
+    set_latest: Annotated[bool | None, "move latest there (default: unless a version is named)"] = None,
+) -> Output:
+    """Copy the versions and blobs that another catalog lacks."""
     from warpdata.catalog.access import parse_name
     from warpdata.catalog.manage.copies import copy_dataset
 
+    options: dict[str, Any] = {"all_versions": all_versions, "set_latest": set_latest, "tags": tags}
     with (
-        cli.open_access(args.catalog, "remote") as source,
-        cli.open_access(args.to, "remote") as target,
-        console.progress("copying") as progress,
+        warp.open_access(mode="remote") as source,
+        warp.open_access(to, "remote") as target,
+        warp.progress("copying") as bar,
     ):
-        done = copy_dataset(
-            source,
-            target,
-            parse_name(args.dataset),
-            all_versions=args.all,
-            set_latest=args.set_latest,
-            tags=args.tags,
-            progress=progress,
-        )
+        done = copy_dataset(source, target, parse_name(dataset), progress=bar, **options)
     lines = [f"{done.dataset_id}@{version}" for version in done.versions]
     lines.append(f"{done.blobs_sent} blobs copied ({human_bytes(done.bytes_sent)}) to {done.target}")
-    return Output(asdict(done), lines)
+    return Output(done, lines)
 
 
 @cli.command(
-    "list published datasets",
-    cli.arg("workspace", nargs="?", default="", help="workspace/ (default: all)"),
-    cli.CATALOG,
-    cli.JSON,
-    example="warp list-remote lab/",
-)
-def run_list_remote(args: cli.Namespace, _: Console) -> Output:
-    """List names and latest versions; only pointers are read."""
-    from warpdata.catalog.manage.versions import list_datasets
-    from warpdata.errors import DatasetNotFoundError, nearest
-
-    with cli.open_access(args.catalog) as access:
-        catalogs = _without_empty(access.catalogs)
-        rows = [
-            asdict(dataset) | {"catalog": catalog.address}
-            for catalog in catalogs
-            for dataset in list_datasets(catalog, args.workspace)
-        ]
-        if args.workspace and not rows:
-            name = args.workspace.strip("/")
-            known = {d.dataset_id.partition("/")[0] for c in catalogs for d in list_datasets(c)}
-            hint = f"There are: {', '.join(sorted(known)) or 'none'}.{nearest(name, known)}"
-            raise DatasetNotFoundError(f"no workspace {name!r}", hint=hint)
-    columns: dict[str, Any] = {
+    "warp list-remote lab/",
+    columns={
         "dataset": "dataset_id",
         "latest": lambda row: row["version"][:12],
         "moves": "sequence",
         "catalog": "catalog",
-    }
-    return Output(rows, rows=rows, columns=columns, right=("moves",))
+    },
+    right=("moves",),
+    needs_catalog=True,
+)
+def run_list_remote(
+    warp: cli.Warp, workspace: Annotated[str, "workspace/ (default: all)"] = ""
+) -> list[dict[str, Any]]:
+    """List published datasets and their latest versions; only pointers are read."""
+    from warpdata.catalog.manage.versions import list_datasets
+
+    with warp.open_access() as access:
+        catalogs = _without_empty(access.catalogs)
+        rows = [
+            asdict(dataset) | {"catalog": place.address}
+            for place in catalogs
+            for dataset in list_datasets(place, workspace)
+        ]
+        if workspace and not rows:
+            name = workspace.strip("/")
+            known = {d.dataset_id.partition("/")[0] for place in catalogs for d in list_datasets(place)}
+            hint = f"There are: {', '.join(sorted(known)) or 'none'}.{nearest(name, known)}"
+            raise DatasetNotFoundError(f"no workspace {name!r}", hint=hint)
+    return rows
 
 
 def _without_empty(catalogs: Sequence[Catalog]) -> Sequence[Catalog]:
     """Catalogs that hold something, or all if none does: an empty one does not hide the others."""
     from warpdata.catalog.publish.pointers import is_empty
-    from warpdata.errors import StoreError
 
     used = []
     for catalog in catalogs:

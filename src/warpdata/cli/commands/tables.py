@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import re
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, Unpack
 
 from warpdata.cli import arguments as cli
-from warpdata.cli.console import Output, cut, human_bytes, printable
+from warpdata.cli.console import Console, Output, cut, human_bytes, printable
 from warpdata.errors import TooLargeError
 
 if TYPE_CHECKING:
     from warpdata.catalog.dataset import Dataset
     from warpdata.catalog.table import Table
-    from warpdata.cli.console import Console
 
 _CELL = 40
 _PIECE_BYTES = 8 << 20
-_STREAMS = ("arrow", "ndjson", "parquet")
 
 
 def _show_rows(console: Console, rows: Sequence[dict[str, Any]], names: Sequence[str]) -> Output:
@@ -37,36 +35,49 @@ def _show_rows(console: Console, rows: Sequence[dict[str, Any]], names: Sequence
     return Output(rows, rows=rows, columns=columns, footer=[f"{len(rows)} rows"])
 
 
-def _select_view(dataset: Dataset, args: cli.Namespace) -> Table:
-    """The rows and columns that `--table`, `--columns` and `--filter` select."""
-    view = dataset.table(args.table)
-    if args.columns is not None:
-        view = view.select(cli.split_names(args.columns) or [])
-    return view if args.filter is None else view.filter(args.filter)
+def _share(text: str) -> str | tuple[int, int]:
+    """`auto`, or rank and number of ranks."""
+    match = re.fullmatch(r"([0-9]+)/([0-9]+)", text)
+    if match is None and text != "auto":
+        raise argparse.ArgumentTypeError(f"{text!r} is not auto or rank/world")
+    return "auto" if match is None else (int(match[1]), int(match[2]))
 
 
-@cli.command(
-    "run SQL over tables or episodes",
-    cli.DATASET,
-    cli.arg("sql", help="a SELECT over the tables by name; recordings have one: episodes"),
-    cli.arg("--format", choices=("table", *_STREAMS), default="table"),
-    example='warp query lab/arm "select count(*) from episodes"',
-)
-def run_query(args: cli.Namespace, console: Console) -> Output:
+def _shards(text: str) -> slice:
+    match = re.fullmatch(r"(-?[0-9]+)?:(-?[0-9]+)?", text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not first:last")
+    return slice(*(None if number is None else int(number) for number in match.groups()))
+
+
+def _select_view(dataset: Dataset, table: str, columns: str | None, where: str | None) -> Table:
+    view = dataset.table(table)
+    if columns is not None:
+        view = view.select(cli.split_names(columns) or [])
+    return view if where is None else view.filter(where)
+
+
+@cli.command('warp query lab/arm "select count(*) from episodes"')
+def run_query(
+    warp: cli.Warp,
+    dataset: Annotated[str, cli.Arg(f"a dataset, or episodes: {cli.FORMS}", "ADDRESS")],
+    sql: Annotated[str, "a SELECT over the tables by name; recordings have one: episodes"],
+    *,
+    format: Literal["table", "arrow", "ndjson", "parquet"] = "table",  # noqa: A002 - the option
+) -> Output:
     """Run SQL over the tables of a dataset, or over the table `episodes` of any other address."""
-    from warpdata._api import divided_address, is_published, open_episodes
+    from warpdata._api import divided_address, is_published
     from warpdata.catalog.read.refs import rows_as_json, write_batches
     from warpdata.catalog.table import MAX_ROWS
 
-    base, inside = divided_address(args.dataset)
+    base, inside = divided_address(dataset)
     with contextlib.ExitStack() as resources:
         if is_published(base) and inside is None:
-            result = resources.enter_context(cli.open_named(args)).sql(args.sql)
+            result = resources.enter_context(warp.open_dataset(dataset)).sql(sql)
         else:
-            with cli.name_errors():
-                result = open_episodes(args.dataset, catalog=args.catalog).sql(args.sql)
-        if args.format != "table":
-            write_batches(result.batches(), result.schema, args.format, sys.stdout.buffer)
+            result = warp.open_episodes(dataset).sql(sql)
+        if format != "table":
+            write_batches(result.batches(), result.schema, format, sys.stdout.buffer)
             sys.stdout.buffer.flush()
             return Output()
         try:
@@ -74,16 +85,16 @@ def run_query(args: cli.Namespace, console: Console) -> Output:
         except TooLargeError as error:
             hint = "Stream it with --format ndjson, arrow or parquet, or add a LIMIT."
             raise TooLargeError(error.message, hint=hint) from None
-    return _show_rows(console, rows, names)
+    return _show_rows(warp.console, rows, names)
 
 
-@cli.command("show the metadata of a dataset", cli.DATASET, example="warp info lab/arm")
-def run_info(args: cli.Namespace, _: Console) -> Output:
-    """Show one dataset version."""
+@cli.command("warp info lab/arm")
+def run_info(warp: cli.Warp, dataset: str) -> Output:
+    """Show the metadata of a dataset version."""
     from warpdata.catalog.manage.reports import describe
 
-    with cli.open_named(args) as dataset:
-        about = describe(dataset)
+    with warp.open_dataset(dataset) as opened:
+        about = describe(opened)
     title = f"{about['dataset_id']}@{about['version']}"
     items = {
         "catalog": about["catalog"],
@@ -105,17 +116,12 @@ def run_info(args: cli.Namespace, _: Console) -> Output:
     return Output(about, [title, *lines], style={title: "bold"})
 
 
-@cli.command(
-    "show the columns of a table",
-    cli.DATASET,
-    cli.arg("--table", default="main"),
-    example="warp schema lab/arm --table main",
-)
-def run_schema(args: cli.Namespace, _: Console) -> Output:
-    """List the columns; only the manifest is read."""
-    with cli.open_named(args) as dataset:
-        fields = [dict(field) for field in dataset.table(args.table).part.fields]
-        bound = {b.column: b.ref_type for b in dataset.manifest.bindings if b.table == args.table}
+@cli.command("warp schema lab/arm --table main")
+def run_schema(warp: cli.Warp, dataset: str, *, table: str = "main") -> Output:
+    """Show the columns of a table; only the manifest is read."""
+    with warp.open_dataset(dataset) as opened:
+        fields = [dict(field) for field in opened.table(table).part.fields]
+        bound = {b.column: b.ref_type for b in opened.manifest.bindings if b.table == table}
     for field in fields:
         field["ref_type"] = bound.get(str(field["name"]))
     columns: dict[str, Any] = {
@@ -124,57 +130,59 @@ def run_schema(args: cli.Namespace, _: Console) -> Output:
         "": lambda field: "" if field["nullable"] else "required",
         "refers to": "ref_type",
     }
-    return Output({"table": args.table, "columns": fields}, rows=fields, columns=columns)
+    return Output({"table": table, "columns": fields}, rows=fields, columns=columns)
 
 
-@cli.command(
-    "show the first rows of a table",
-    cli.DATASET,
-    cli.number("-n", default=5, text="number of rows (default 5)"),
-    cli.TABLE_VIEW,
-    example="warp head lab/arm -n 3",
-)
-def run_head(args: cli.Namespace, console: Console) -> Output:
-    """Show the first rows."""
+@cli.command("warp head lab/arm -n 3")
+def run_head(
+    warp: cli.Warp,
+    dataset: str,
+    *,
+    limit: int = 5,
+    table: str = "main",
+    columns: str | None = None,
+    where: str | None = None,
+) -> Output:
+    """Show the first rows of a table."""
     from warpdata.catalog.read.refs import rows_as_json
 
-    with cli.open_named(args) as dataset:
-        view = _select_view(dataset, args)
-        return _show_rows(console, rows_as_json(view.head(args.n)), view.schema().names)
+    with warp.open_dataset(dataset) as opened:
+        view = _select_view(opened, table, columns, where)
+        return _show_rows(warp.console, rows_as_json(view.head(limit)), view.schema().names)
 
 
-@cli.command(
-    "write a table to standard output",
-    [cli.DATASET[0], cli.CATALOG, cli.MODE],
-    cli.TABLE_VIEW,
-    cli.number("--batch-size", default=50_000, text="rows that are read at once"),
-    cli.number("--rank", default=None, text="only the share of this rank, counted from 0"),
-    cli.number("--world", default=None, text="number of ranks"),
-    cli.arg("--shard", help="rank/world such as 0/8, or auto: from RANK and WORLD_SIZE"),
-    cli.arg(
-        "--tail", choices=("short", "drop", "pad"), default="short", help="handling of a short last batch"
-    ),
-    cli.number("--limit", default=None, text="number of rows"),
-    cli.arg("--format", choices=_STREAMS, default="arrow"),
-    cli.arg("--json", action="store_const", dest="format", const="ndjson", help="same as --format ndjson"),
-    example="warp stream lab/arm --format ndjson",
-)
-def run_stream(args: cli.Namespace, _: Console) -> Output:
-    """Write the rows; the first ones leave as soon as they are read."""
+class BatchOptions(TypedDict, total=False):
+    """Options of `Table.batches`."""
+
+    limit: int
+    rank: Annotated[int, "only the share of this rank, counted from 0"]
+    world: Annotated[int, "number of ranks"]
+    shard: Annotated[
+        Any, cli.Arg("rank/world such as 0/8, or auto: from RANK and WORLD_SIZE", convert=_share)
+    ]
+    tail: Annotated[Literal["short", "drop", "pad"], "handling of a short last batch"]
+
+
+@cli.command("warp stream lab/arm --format ndjson")
+def run_stream(
+    warp: cli.Warp,
+    dataset: str,
+    *,
+    table: str = "main",
+    columns: str | None = None,
+    where: str | None = None,
+    batch_size: int = 50_000,
+    format: Annotated[Literal["arrow", "ndjson", "parquet"], "--json is ndjson"] = "arrow",  # noqa: A002
+    **options: Unpack[BatchOptions],
+) -> Output:
+    """Write a table to standard output; the first rows leave as soon as they are read."""
     from warpdata.catalog.read.refs import write_batches
 
-    shard = args.shard
-    if shard not in (None, "auto"):
-        match = re.fullmatch(r"([0-9]+)/([0-9]+)", shard)
-        if match is None:
-            raise ValueError(f"--shard is {shard!r}; write auto or rank/world")
-        shard = (int(match[1]), int(match[2]))
-    with cli.open_named(args) as dataset:
-        view = _select_view(dataset, args)
-        batches = view.batches(
-            args.batch_size, shard=shard, limit=args.limit, rank=args.rank, world=args.world, tail=args.tail
-        )
-        write_batches(_show_pace(batches, args.table), view.schema(), args.format, sys.stdout.buffer)
+    with warp.open_dataset(dataset) as opened:
+        view = _select_view(opened, table, columns, where)
+        kind = "ndjson" if warp.console.as_json else format
+        batches = _show_pace(view.batches(batch_size, **options), table)
+        write_batches(batches, view.schema(), kind, sys.stdout.buffer)
         sys.stdout.buffer.flush()
     return Output()
 
@@ -191,58 +199,47 @@ def _show_pace(batches: Iterable[Any], label: str) -> Iterator[Any]:
             began = time.perf_counter()
 
 
-@cli.command(
-    "write a raw file to standard output",
-    cli.DATASET,
-    cli.arg("--artifact", required=True),
-    cli.arg("--ref", help="name of the member; without it the members are listed"),
-    cli.arg("--prefix", default="", help="list only members whose name begins like this"),
-    example="warp cat lab/arm --artifact raw --ref a.jpg",
-)
-def run_cat(args: cli.Namespace, _: Console) -> Output:
-    """Write the bytes of a member, or the names of members; a vector file may be large and is read in pieces."""
+@cli.command("warp cat lab/arm --artifact raw --ref a.jpg")
+def run_cat(
+    warp: cli.Warp,
+    dataset: str,
+    *,
+    artifact: str,
+    ref: Annotated[str | None, "name of the member; without it the members are listed"] = None,
+    prefix: Annotated[str, "list only members whose name begins like this"] = "",
+) -> Output:
+    """Write a raw file to standard output, or list the members of an artifact."""
     from warpdata.formats.manifest.model import VECTOR_KIND
 
-    with cli.open_named(args) as dataset:
-        if args.ref is None:
-            names = list(dataset.artifact(args.artifact).members(args.prefix))
+    with warp.open_dataset(dataset) as opened:
+        if ref is None:
+            names = list(opened.artifact(artifact).members(prefix))
             return Output(names, names)
-        if args.artifact in dataset.artifacts and dataset.artifact(args.artifact).kind == VECTOR_KIND:
-            reader = dataset.artifact(args.artifact).member_reader(args.ref)
+        if artifact in opened.artifacts and opened.artifact(artifact).kind == VECTOR_KIND:  # may be large
+            reader = opened.artifact(artifact).member_reader(ref)
             for start in range(0, reader.size, _PIECE_BYTES):
                 sys.stdout.buffer.write(reader.read(start, min(start + _PIECE_BYTES, reader.size)))
         else:
-            sys.stdout.buffer.write(dataset.ref(args.artifact, args.ref).read_bytes())
+            sys.stdout.buffer.write(opened.ref(artifact, ref).read_bytes())
         sys.stdout.buffer.flush()
     return Output()
 
 
-@cli.command(
-    "download a dataset into the cache",
-    cli.DATASET,
-    cli.arg("--tables", help="names separated by commas (default: everything)"),
-    cli.arg("--artifacts", help="names separated by commas"),
-    cli.arg("--shards", help="first:last, such as 0:50"),
-    cli.arg("--max-bytes", help="stop before more than this is downloaded, such as 200GB"),
-    example="warp warm lab/arm --max-bytes 200GB",
-)
-def run_warm(args: cli.Namespace, console: Console) -> Output:
-    """Download shards into the cache."""
-    shards = None
-    if args.shards is not None:
-        match = re.fullmatch(r"(-?[0-9]+)?:(-?[0-9]+)?", args.shards)
-        if match is None:
-            raise ValueError(f"--shards is {args.shards!r}; write first:last")
-        shards = slice(*(None if number is None else int(number) for number in match.groups()))
-    with cli.open_named(args) as dataset, console.progress("warming") as progress:
-        report = dataset.warm(
-            cli.split_names(args.tables),
-            artifacts=cli.split_names(args.artifacts),
-            shards=shards,
-            max_bytes=args.max_bytes,
-            progress=progress,
-        )
+@cli.command("warp warm lab/arm --max-bytes 200GB")
+def run_warm(
+    warp: cli.Warp,
+    dataset: str,
+    *,
+    tables: Annotated[str | None, "names separated by commas (default: everything)"] = None,
+    artifacts: Annotated[str | None, "names separated by commas"] = None,
+    shards: Annotated[Any, cli.Arg("first:last, such as 0:50", convert=_shards)] = None,
+    max_bytes: Annotated[str | None, "stop before more than this is downloaded, such as 200GB"] = None,
+) -> Output:
+    """Download a dataset into the cache."""
+    names = [cli.split_names(text) for text in (tables, artifacts)]
+    with warp.open_dataset(dataset) as opened, warp.progress("warming") as bar:
+        report = opened.warm(names[0], artifacts=names[1], shards=shards, max_bytes=max_bytes, progress=bar)
     lines = [f"{report.shards} blobs are here, {human_bytes(report.bytes_fetched)} were fetched"]
     if report.shards_skipped:
         lines.append(f"{report.shards_skipped} were left out: --max-bytes would have been exceeded")
-    return Output(asdict(report), lines)
+    return Output(report, lines)

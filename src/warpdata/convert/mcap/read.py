@@ -76,7 +76,7 @@ _CACHE_BYTES = 32 << 20
 _SMALL_BYTES = 32 << 20
 """Messages of topics that are small in total are kept in memory."""
 _MAX_TIME = 1 << 63
-_RECOVER = "Read what is left of a damaged file with recover=True (warp: -o recover=true)."
+_RECOVER = "Read what is left of a damaged file with recover=True (warp: --option recover=true)."
 _NUMBERED = re.compile(r"(.+)_(\d+)\.mcap")
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.checksum import xxh64
-from warpdata.episodes.check.lag import MIN_EXPLAINED, Sight, lags_of, look_at_actions, look_at_camera
+from warpdata.episodes.check.lag import MIN_EXPLAINED, Sight, lags_of, look_at
 from warpdata.episodes.check.report import Finding
 from warpdata.errors import WarpError
 from warpdata.timeline.episode import Episode
@@ -113,6 +113,8 @@ class SetMember:
     tracks: dict[str, _Track] = field(default_factory=dict)
     cameras: dict[str, Sight] = field(default_factory=dict)
     actions: dict[str, Sight] = field(default_factory=dict)
+    stills: dict[str, int] = field(default_factory=dict)
+    """Camera -> its longest run of equal images, where that was recorded."""
 
 
 def remember(name: str, episode: Episode, is_action: Callable[[str], bool]) -> SetMember:
@@ -130,26 +132,23 @@ def remember(name: str, episode: Episode, is_action: Callable[[str], bool]) -> S
                 member.seconds = max(member.seconds, (signal.last_ts_ns - signal.first_ts_ns) / 1e9)
             if is_camera(signal.meta):
                 cameras[key] = signal
+                entries = episode.meta.get("signals")
+                stated = entries.get(key) if isinstance(entries, dict) else None
+                if isinstance(stated, dict) and isinstance(stated.get("longest_frozen_frames"), int):
+                    member.stills[key] = stated["longest_frozen_frames"]
             elif not signal.meta.is_object and len(signal) >= _MIN_RECORDS:
                 _remember_numbers(member, key, signal, is_action(key))
         except WarpError:
             continue
-    _remember_sights(member, episode, cameras)
-    return member
-
-
-def _remember_sights(member: SetMember, episode: Episode, cameras: dict[str, Signal]) -> None:
-    """Pictures and actions beside the state, for their delays."""
+    # Pictures and actions beside the state, for their delays.
     states = [episode.signals[key] for key, track in sorted(member.tracks.items()) if not track.is_action]
-    for key, camera in cameras.items():
+    actions = {key: episode.signals[key] for key, track in member.tracks.items() if track.is_action}
+    for key, signal in {**cameras, **actions}.items():
         with contextlib.suppress(WarpError):
-            sight = look_at_camera(camera, states)
+            sight = look_at(signal, states, is_camera=key in cameras)
             if sight is not None:
-                member.cameras[key] = sight
-    for key, track in member.tracks.items():
-        sight = look_at_actions(episode.signals[key], states) if track.is_action else None
-        if sight is not None:
-            member.actions[key] = sight
+                (member.cameras if key in cameras else member.actions)[key] = sight
+    return member
 
 
 def _remember_numbers(member: SetMember, name: str, signal: Signal, is_action: bool) -> None:
@@ -233,6 +232,11 @@ class EpisodeSet:
     def usual_constants(self) -> set[tuple[str, str, int]]:
         """Episode, signal and channel that never changes there, and neither in several others, though it can."""
         return {each for group in self._groups() for each in group.usual_constants()}
+
+    def usual_still(self, camera: str) -> float:
+        """The usual length of the longest run of equal images of a camera; 0 if it is not known."""
+        lengths = [member.stills[camera] for member in self._members if camera in member.stills]
+        return float(np.median(lengths)) if len(lengths) >= _COMPANY else 0.0
 
     def _groups(self) -> list[_Alike]:
         """Episodes of one task together; those of tasks with few episodes are one group."""

@@ -57,50 +57,37 @@ def _lags_to_try(sights: Sequence[Sight]) -> Floats:
     return np.unique(np.concatenate([_MAX_LAG_S * even, _MAX_LAG_SHARE * usual * even]))
 
 
-def look_at_camera(camera: Signal, states: Sequence[Signal]) -> Sight | None:
-    """Some pictures of a camera beside its states; None of one that is too short."""
-    if len(camera) < MIN_VIEWS or not states:
+def look_at(signal: Signal, states: Sequence[Signal], *, is_camera: bool) -> Sight | None:
+    """Some pictures of a camera, or actions, beside the states; None of few records.
+
+    Actions are compared with the speeds of the states too, which velocities command.
+    """
+    if len(signal) < MIN_VIEWS or not states:
         return None
-    rows = np.unique(np.linspace(0, len(camera) - 1, min(_MAX_VIEWS, len(camera))).astype(np.int64))
-    views = np.stack([_small(camera[int(row)][0]) for row in rows])
-    return _beside(camera.timestamps, rows, views, states, with_speed=False)
-
-
-def look_at_actions(actions: Signal, states: Sequence[Signal]) -> Sight | None:
-    """Actions beside the states and their speeds, which velocities command; None of few actions."""
-    if len(actions) < MIN_VIEWS or not states:
-        return None
-    rows = np.unique(np.linspace(0, len(actions) - 1, min(4 * _MAX_VIEWS, len(actions))).astype(np.int64))
-    views = np.asarray(actions.values(), np.float64).reshape(len(actions), -1)[rows].astype(np.float32)
-    return _beside(actions.timestamps, rows, views, states, with_speed=True)
-
-
-def _beside(
-    stamps: NDArray[np.int64],
-    rows: NDArray[np.int64],
-    views: NDArray[np.float32],
-    states: Sequence[Signal],
-    *,
-    with_speed: bool,
-) -> Sight | None:
-    first = max(signal.first_ts_ns for signal in states)
-    last = min(signal.last_ts_ns for signal in states)
+    first = max(state.first_ts_ns for state in states)
+    last = min(state.last_ts_ns for state in states)
     if last <= first:
         return None
+    most = _MAX_VIEWS if is_camera else 4 * _MAX_VIEWS
+    rows = np.unique(np.linspace(0, len(signal) - 1, min(most, len(signal))).astype(np.int64))
+    if is_camera:
+        views = np.stack([_small(signal[int(row)][0]) for row in rows])
+    else:
+        views = np.asarray(signal.values(), np.float32).reshape(len(signal), -1)[rows]
     grid = np.linspace(first, last, _STATE_POINTS)
     columns = [
-        np.interp(grid, signal.timestamps, column)
-        for signal in states
-        for column in np.asarray(signal.values(), np.float64).reshape(len(signal), -1).T
+        np.interp(grid, state.timestamps, column)
+        for state in states
+        for column in np.asarray(state.values(), np.float64).reshape(len(state), -1).T
     ]
-    if with_speed:
+    if not is_camera:
         smooth = np.ones(_SMOOTH) / _SMOOTH
         padded = [np.pad(column, _SMOOTH // 2, mode="edge") for column in columns]
         columns += [np.gradient(np.convolve(column, smooth, "valid")) for column in padded]
     return Sight(
-        (stamps[rows] - first) / 1e9,
+        (signal.timestamps[rows] - first) / 1e9,
         views,
-        float(np.median(np.diff(stamps))) / 1e9,
+        float(np.median(np.diff(signal.timestamps))) / 1e9,
         (grid - first) / 1e9,
         np.stack(columns, 1).astype(np.float32),
     )

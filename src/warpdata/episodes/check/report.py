@@ -142,14 +142,6 @@ class Report:
         }
 
 
-def merged(reports: Iterable[Report]) -> Report:
-    """Several reports as one."""
-    every = list(reports)
-    return Report(
-        sum(report.episodes for report in every), [each for report in every for each in report.findings]
-    )
-
-
 def check_rules(names: Iterable[str]) -> None:
     """Raise ValueError unless each is the id of a rule."""
     for name in names:

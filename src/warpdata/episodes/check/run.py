@@ -33,6 +33,7 @@ Progress = Callable[[int, int], None]
 
 _USUAL, _USUAL_SHARE = 3, 0.3
 """What this number of episodes, and this share of a set, have in common is usual: one line for the set."""
+_STILL_FACTOR = 1.5
 _PER_SET = ("gap", "jitter", "frozen-camera", "repeated-frames", "constant-channel", "no-actions", "nan")
 
 
@@ -96,9 +97,12 @@ def without_usual(findings: Iterable[Finding], beside: EpisodeSet, episodes: int
     usual = beside.usual_constants()
     odd: dict[tuple[str, str | None], list[Finding]] = {}
     for each in findings:
-        if each.rule != "constant-channel" or any(
-            (each.episode, each.signal, channel) not in usual for channel in each.details["channels"]
-        ):
+        if each.rule == "frozen-camera":  # a view that rests a little longer than usual is no finding
+            is_usual = each.details["frames"] <= _STILL_FACTOR * beside.usual_still(str(each.signal))
+        else:
+            places = [(each.episode, each.signal, channel) for channel in each.details.get("channels", ())]
+            is_usual = each.rule == "constant-channel" and usual.issuperset(places)
+        if not is_usual:
             odd.setdefault((each.rule, each.signal), []).append(each)
     kept: list[Finding] = []
     for (rule, signal), alike in odd.items():

@@ -21,28 +21,6 @@ DRAFT_FILE = "draft.json"
 """Beside the log: the version that its positions are counted in."""
 
 
-class Draft:
-    """Episodes with edits that are not published yet; in the log an episode is named by its position."""
-
-    def __init__(self, episodes: Episodes, folder: str | os.PathLike[str], *, of: str) -> None:
-        self._episodes = episodes
-        self.folder = Path(os.path.abspath(folder))
-        stated = draft_source(self.folder)
-        if stated not in (None, of):
-            raise ConflictError(
-                f"the draft holds edits of {stated}, not of {of}",
-                path=self.folder,
-                hint="Publish or view that version, or choose another folder for the draft.",
-            )
-        self.edits = DraftEdits(episodes, self.folder, of)
-
-    def episodes(self) -> Episodes:
-        """The episodes as the draft shows them."""
-        if not self.edits.log:
-            return self._episodes
-        return Episodes(DraftSource(self._episodes, self.edits.apply(range(len(self._episodes)))))
-
-
 def draft_source(folder: str | os.PathLike[str]) -> str | None:
     """The version that a folder is a draft of, as `workspace/name@version`; None if it is not a draft yet."""
     path, data = read_document(Path(folder), DRAFT_FILE)
@@ -54,13 +32,27 @@ def draft_source(folder: str | os.PathLike[str]) -> str | None:
     return stated
 
 
-class DraftEdits(Edits):
-    """An edit log whose episodes are those of a sequence."""
+class Draft(Edits):
+    """Edits of episodes that are not published yet; in the log an episode is named by its position."""
 
-    def __init__(self, episodes: Episodes, folder: Path, of: str) -> None:
-        super().__init__(folder)
+    def __init__(self, episodes: Episodes, folder: str | os.PathLike[str], *, of: str) -> None:
+        self.folder = Path(os.path.abspath(folder))
+        stated = draft_source(self.folder)
+        if stated not in (None, of):
+            raise ConflictError(
+                f"the draft holds edits of {stated}, not of {of}",
+                path=self.folder,
+                hint="Publish or view that version, or choose another folder for the draft.",
+            )
+        super().__init__(self.folder)
         self._episodes = episodes
         self._of = of
+
+    def episodes(self) -> Episodes:
+        """The episodes as the draft shows them."""
+        if not self.log:
+            return self._episodes
+        return Episodes(DraftSource(self._episodes, self.apply(range(len(self._episodes)))))
 
     @property
     def dropped(self) -> list[str]:

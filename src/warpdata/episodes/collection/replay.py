@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from itertools import count, repeat
 from typing import Any
 
 from warpdata.errors import nearest
 from warpdata.timeline.episode import Episode
-from warpdata.timeline.signal import Signal
 
 Callback = Callable[[str, Any, int], object]
 
@@ -31,10 +31,18 @@ def replay(
     """
     if speed is not None and not speed > 0:
         raise ValueError(f"speed is positive, or None for as fast as possible; not {speed}")
-    chosen = _chosen(episode, signals, start_ns, end_ns)
+    names = [signals] if isinstance(signals, str) else list(signals or episode.signals)
+    for name in names:
+        if name not in episode.signals:
+            known = episode.signals
+            raise KeyError(
+                f"no signal {name!r} in this episode; it has {', '.join(known)}.{nearest(name, known)}"
+            )
+    chosen = {name: episode.time[start_ns:end_ns].signals[name] for name in names}
+    clocks = [zip(chosen[n].timestamps.tolist(), repeat(n), count(), strict=False) for n in names]
     played = 0
     began: tuple[float, int] | None = None
-    for ts_ns, name, position in heapq.merge(*(_clock(name, signal) for name, signal in chosen.items())):
+    for ts_ns, name, position in heapq.merge(*clocks):
         if speed is not None:
             began = began or (clock(), ts_ns)
             ahead_s = (ts_ns - began[1]) / 1e9 / speed - (clock() - began[0])
@@ -43,22 +51,3 @@ def replay(
         callback(name, chosen[name][position][0], ts_ns)
         played += 1
     return played
-
-
-def _chosen(
-    episode: Episode, names: Sequence[str] | None, start_ns: int | None, end_ns: int | None
-) -> dict[str, Signal]:
-    names = [names] if isinstance(names, str) else names
-    for name in names or ():
-        if name not in episode.signals:
-            known = episode.signals
-            raise KeyError(
-                f"no signal {name!r} in this episode; it has {', '.join(known)}.{nearest(name, known)}"
-            )
-    view = episode.time[start_ns:end_ns]
-    return {name: view.signals[name] for name in (names or list(view.signals))}
-
-
-def _clock(name: str, signal: Signal) -> Iterator[tuple[int, str, int]]:
-    for position, ts_ns in enumerate(signal.timestamps.tolist()):
-        yield ts_ns, name, position
