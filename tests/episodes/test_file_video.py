@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import warpdata as wd
 from tests.sweeps import thinned
 from warpdata.bytekit.io.files import FileRangeReader
 from warpdata.episodes.check.rules import check_episode
