@@ -13,7 +13,7 @@ RATES = {"bare 224": 100.0, "ours 224": 90.0, "bare full": 200.0, "ours full": 1
 def test_the_loader_and_the_bare_decoder_give_every_frame(tmp_path: Path) -> None:
     rates = images.recorded(tmp_path, images.Sizes(episodes=2, steps=12, rounds=1))
     assert set(rates) == {*RATES, "CPU of bare / ours, 224", "CPU of bare / ours, full"}
-    assert all(math.isfinite(rate) and rate > 0 for rate in rates.values())
+    assert all(map(math.isfinite, rates.values()))
 
 
 def test_every_figure_has_a_bar() -> None:

@@ -110,7 +110,7 @@ class RowSource(ABC):
     def block_shape(self, total: int, shuffle: Any, sources: int = 1) -> BlockShape:
         """The blocks of a shuffle: a function of the fields alone, never of where the bytes are stored.
 
-        Of images as many are in play as the cache of decoded frames holds, shared by the sources of a mixture.
+        Of images as many blocks are in play as the cache of decoded frames holds, shared by the sources of a mixture.
         """
         check_shuffle(shuffle)
         if shuffle is False or shuffle == "full":
@@ -118,9 +118,10 @@ class RowSource(ABC):
         row_bytes = max(1, self.row_bytes)
         if not any(schema.is_image for schema in self.schema.values()):
             return BlockShape(total, max(FEWEST, min(MOST, BLOCK_BYTES // row_bytes)), IN_PLAY)
-        samples = IMAGES_BYTES // sources // row_bytes
+        samples = IMAGES_BYTES // row_bytes
         rows = max(FEWEST_IMAGES, min(MOST_IMAGES, samples // IMAGE_BLOCKS))
-        return BlockShape(total, rows, max(FEWEST_IN_PLAY, min(MOST_IN_PLAY, samples // rows)))
+        in_play = max(FEWEST_IN_PLAY, min(MOST_IN_PLAY, samples // rows))
+        return BlockShape(total, rows, -(-in_play // sources))
 
     def transform(self, batch: Batch, epochs: Int64s, seed: int, number: int = 0) -> bool:
         """Apply the transforms of the fields to a batch that was read; returns whether there were any."""

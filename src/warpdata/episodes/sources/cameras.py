@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
+import mmap
 import os
 import threading
 import time
@@ -53,6 +55,7 @@ Fewer where the system allows few descriptors: other files, caches and connectio
 ALWAYS_OPEN = 8
 DECODER_BYTES = 160 << 20
 """Memory of the decoders that stay open beyond the first `ALWAYS_OPEN`."""
+_MAPPED_BYTES = 64 << 10
 
 
 class ImageRequest(NamedTuple):
@@ -68,7 +71,12 @@ def empty_images(meta: SignalMeta, request: ImageRequest) -> NDArray[Any]:
     """An array for the images of a request."""
     view, size = request.view, meta.shape[:2]
     size = size if view is None else (view.height, view.width)
-    return np.empty((len(request.records), *size, *meta.shape[2:]), meta.dtype)
+    shape = (len(request.records), *size, *meta.shape[2:])
+    count = math.prod(shape)
+    if count * meta.dtype.itemsize < _MAPPED_BYTES:
+        return np.empty(shape, meta.dtype)
+    # Kept frames live beside short-lived buffers of decoders: on the heap they would leave holes that grow.
+    return np.frombuffer(mmap.mmap(-1, count * meta.dtype.itemsize), meta.dtype, count).reshape(shape)
 
 
 @dataclass(slots=True)
