@@ -373,15 +373,15 @@ def test_an_interpreter_that_exits_while_recording_does_not_hang(tmp_path: Path)
 def test_a_disk_that_cannot_sync_is_an_error_of_the_next_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from warpdata.bytekit.io import append_file
     from warpdata.errors import StoreError
+    from warpdata.formats.journal import mapped_file
 
     writer = record(tmp_path / "a.wshard", 3, durability="1ms")
 
     def broken(*_: object) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr(append_file, "sync_range", broken)
+    monkeypatch.setattr(mapped_file, "sync_range", broken)
     with pytest.raises(StoreError, match="Input/output"):
         until(lambda: writer.write_timestep(step(3)), "the error is never told", pause_s=0)
     writer.close()

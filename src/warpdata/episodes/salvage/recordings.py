@@ -467,7 +467,7 @@ def _from_blocks(
     intact = IntactBlocks(MmapRangeReader(source))
     episode = load_wshard(intact.shard())
     _rename_orphans(episode)
-    kept = [name for name, _ in plan_shard(episode, target).sizes]
+    kept = list(plan_shard(episode, target).sizes)
     _forget_lost_signals(episode, kept)
     # What lost its partner has another name now, and is not stored as before.
     compression = {name: how for name, how in intact.compression().items() if name in kept}
