@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warpdata.search.query.ann import Graph, has_faiss, link_unreached
+from warpdata.search.query.distance import WalkSpace
 
 WIDTH = 3
 
@@ -51,6 +52,7 @@ def test_every_node_of_a_graph_is_reached_and_no_list_has_holes(data: st.DataObj
 def test_every_vector_of_a_built_graph_finds_itself() -> None:
     vectors = np.random.default_rng(1).normal(size=(600, 12)).astype(np.float32)
     vectors[:40] *= 5
-    graph = Graph.build(vectors, "l2", 4, 20)  # so few links that building drops the last ones to some nodes
+    # So few links that building drops the last ones to some nodes.
+    graph = Graph.build(vectors, WalkSpace("l2", True), 4, 20)
     rows, _ = graph.search(vectors, 1, 600)
     assert rows[:, 0].tolist() == list(range(600))

@@ -159,7 +159,7 @@ class EpisodeMoments:
             )
             for step in steps.tolist()
         ]
-        return Embedded(np.concatenate(vectors), rows)
+        return Embedded(_joined(vectors), rows)
 
     def _window_means(self, found: Behaviour) -> Embedded:
         """One vector for the whole episode, or one for each window."""
@@ -180,7 +180,7 @@ class EpisodeMoments:
             rows.append(file_row(TIMESTEPS, window_key(about), about))
             if end == found.length:
                 break
-        return Embedded(np.concatenate(vectors), rows)
+        return Embedded(_joined(vectors), rows)
 
     def _windows(self, found: Behaviour, window_s: float) -> Embedded:
         """One vector for each window of so many seconds, made of all of its steps."""
@@ -198,7 +198,7 @@ class EpisodeMoments:
             moment = {"window_start": start, "window_end": end, "ts_ns": int(times[start])}
             about = {**found.about, **moment, "end_ns": int(times[end - 1]) + period}
             rows.append(file_row(TIMESTEPS, window_key(about), about))
-        return Embedded(np.concatenate(vectors), rows)
+        return Embedded(_joined(vectors), rows)
 
     def _frames(self) -> Embedded | str:
         cameras = self._cameras()
@@ -222,7 +222,7 @@ class EpisodeMoments:
                 )
                 for frame in chosen.tolist()
             ]
-        return Embedded(np.concatenate(vectors), rows)
+        return Embedded(_joined(vectors), rows)
 
     def _cameras(self) -> dict[str, Signal]:
         signals, wanted = self._episode.signals, self._options.signals
@@ -253,7 +253,7 @@ class EpisodeMoments:
         size = self._options.batch_size
         if size is None:
             rows = [Observation({n: each[at] for n, each in channels.items()}) for at in range(count)]
-            vectors = _same_length([embedded(self._embedder, each) for each in rows])
+            vectors = _joined([embedded(self._embedder, each)[None] for each in rows])
             for row in rows:
                 self._channels = self._channels.joined(row.channels, row.used, self._path)
             return vectors
@@ -262,7 +262,7 @@ class EpisodeMoments:
             batch = _Batch({name: each[start : start + size] for name, each in channels.items()})
             parts.append(_checked(self._embedder(batch), min(size, count - start)))
             self._channels = self._channels.joined(channels, list(batch.used or channels), self._path)
-        return np.concatenate(parts)
+        return _joined(parts)
 
 
 class _Batch(dict[str, NDArray[Any]]):
@@ -312,8 +312,10 @@ def _checked(given: Any, count: int) -> Floats:
     return np.ascontiguousarray(found)
 
 
-def _same_length(vectors: Sequence[Floats]) -> Floats:
-    lengths = sorted({len(each) for each in vectors})
+def _joined(vectors: Sequence[Floats]) -> Floats:
+    """Vectors of one episode, which have one length."""
+    lengths = sorted({each.shape[1] for each in vectors})
     if len(lengths) > 1:
-        raise ValueError(f"the embedder gave vectors of {lengths[0]} and of {lengths[-1]} numbers")
-    return np.stack(vectors)
+        sizes = " and ".join(map(str, lengths))
+        raise ValueError(f"the embedder gave vectors of {sizes} numbers for one episode")
+    return np.concatenate(vectors)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.errors import CorruptLayoutError
-from warpdata.search.file.content import Content, Loaded
+from warpdata.search.file.content import Content, Loaded, Place
 from warpdata.search.query.ann import Copies, Graph
 from warpdata.search.query.distance import has_ordinary_squares, is_ordinary, nearest, prepared
 
@@ -198,6 +198,9 @@ class RowPart:
         self._buffers = rows
         self._content: Content | None = None
         self._blocks: dict[int, tuple[Ids, Floats]] = {}
+        self._bounds: Ints = np.zeros(1, np.int64)
+        """Where the rows of each block begin, and where the last one ends; cells are blocks."""
+        self._places: list[Place] = []
         self._is_dead: Callable[[Ids], Mask] = lambda ids: np.zeros(len(ids), bool)
         self._sorted: list[tuple[Ids, Ints, int]] = []
         self._forget()
@@ -210,15 +213,25 @@ class RowPart:
     @classmethod
     def of_file(cls, content: Content, is_dead: Callable[[Ids], Mask]) -> RowPart:
         """The rows that the partitions of a file cover; without partitions they are read at once."""
-        cells = Cells.of(content)
-        if cells is None or not content.has_plain_blocks:
+        cells, directory = Cells.of(content), content.id_directory
+        if not content.has_plain_blocks or (cells is None and directory is None):
             rows = content.load_rows(content.base_entries)
             part = cls(content.profile.metric, rows._replace(live=rows.live & ~is_dead(rows.ids)))
             part.cells = cells
             return part
         none = Loaded(np.zeros(0, np.uint64), np.zeros((0, content.dim), np.float32), np.zeros(0, bool))
         part = cls(content.profile.metric, none)
-        part.cells, part.count = cells, int(cells.ends[-1])
+        part.cells = cells
+        if cells is not None and content.layer_a is not None:
+            part._bounds = np.append(cells.starts, cells.ends[-1])
+            parts = content.layer_a.partitions
+            part._places = list(zip(parts["segment_ref"].tolist(), parts["block_ref"].tolist(), strict=True))
+        elif directory is not None:
+            sizes = np.bincount(directory.blocks, minlength=directory.block_count)
+            part._bounds = np.append(0, np.cumsum(sizes))
+            entries = content.base_entries
+            part._places = [(e.segment_id, number) for e in entries for number in range(e.block_count)]
+        part.count = int(part._bounds[-1])
         part.is_loaded = part.knows_ids = False
         part._content, part._is_dead = content, is_dead
         return part
@@ -230,14 +243,13 @@ class RowPart:
         if self.knows_ids:
             return
         assert self._content is not None
-        assert self.cells is not None
         directory = self._content.id_directory
         if directory is None:
             self.load()
             return
         order = np.argsort(directory.blocks, kind="stable")
-        sizes = np.bincount(directory.blocks, minlength=len(self.cells.starts))
-        if not np.array_equal(sizes, self.cells.ends - self.cells.starts):
+        sizes = np.bincount(directory.blocks, minlength=len(self._places))
+        if not np.array_equal(sizes, np.diff(self._bounds)):
             raise CorruptLayoutError("the id directory does not fit the blocks", path=self._where)
         self._set_ids(directory.ids[order])
         places = np.empty(len(order), np.int64)
@@ -263,20 +275,15 @@ class RowPart:
 
     def is_costly(self, cells: Ints) -> bool:
         """Whether these cells are so much of the file that everything should be loaded."""
-        assert self.cells is not None
-        rows = (self.cells.ends - self.cells.starts)[cells].sum()
-        return bool(rows > MAX_PROBE_SHARE * self.count)
+        return bool(np.diff(self._bounds)[cells].sum() > MAX_PROBE_SHARE * self.count)
 
     def _read(self, cells: list[int]) -> None:
         """Blocks of cells that were not read yet, all of them together."""
         assert self._content is not None
-        assert self.cells is not None
         missing = [cell for cell in cells if cell not in self._blocks]
-        layer = self._content.layer_a
-        assert layer is not None
-        places = [(int(p["segment_ref"]), int(p["block_ref"])) for p in layer.partitions[missing]]
+        places = [self._places[cell] for cell in missing]
         for cell, block in zip(missing, self._content.read_blocks(places), strict=True):
-            start, end = int(self.cells.starts[cell]), int(self.cells.ends[cell])
+            start, end = int(self._bounds[cell]), int(self._bounds[cell + 1])
             if len(block.ids) != end - start:
                 raise CorruptLayoutError("a partition and its block differ in size", path=self._where)
             if self.knows_ids and not np.array_equal(self.ids[start:end], block.ids):
@@ -308,25 +315,24 @@ class RowPart:
         if self.knows_ids:
             names = self.ids[rows].astype(np.int64) if len(self.ids) else np.full_like(rows, -1)
         else:
-            assert self.cells is not None
             names = np.full_like(rows, -1)
-            cells = np.searchsorted(self.cells.starts, rows, side="right") - 1
+            cells = np.searchsorted(self._bounds, rows, side="right") - 1
             for cell in np.unique(cells[rows >= 0]).tolist():
                 mine = (cells == cell) & (rows >= 0)
-                names[mine] = self._blocks[cell][0][rows[mine] - self.cells.starts[cell]]
+                names[mine] = self._blocks[cell][0][rows[mine] - self._bounds[cell]]
         if rows.size and rows[..., -1].min() < 0:
             names[rows < 0] = -1
         return names
 
     def take(self, rows: Ints) -> Floats:
         """The vectors of these rows."""
-        if not self.is_loaded and self.cells is not None:
-            cells = np.searchsorted(self.cells.starts, rows, side="right") - 1
+        if not self.is_loaded:
+            cells = np.searchsorted(self._bounds, rows, side="right") - 1
             if len(rows) > 1 and self.is_costly(np.unique(cells)):
                 self.load()
             else:
                 self._read(np.unique(cells).tolist())
-                places = zip(cells.tolist(), (rows - self.cells.starts[cells]).tolist(), strict=True)
+                places = zip(cells.tolist(), (rows - self._bounds[cells]).tolist(), strict=True)
                 taken = [self._blocks[cell][1][at] for cell, at in places]
                 return np.array(taken, np.float32).reshape(len(rows), self.vectors.shape[1])
         return self.vectors[rows]
@@ -482,7 +488,7 @@ class RowPart:
             count = len(order) if is_anywhere else cells.enough(order, ef, sizes, least)
             near: Ints = np.zeros(0, np.int64)
             while True:
-                if not self.is_loaded and self.is_costly(order[:count]):
+                if not self.is_loaded and sizes is not None and self.is_costly(order[:count]):
                     return None
                 near, vectors = self.gather(order[:count], allowed)
                 if len(near) >= k or count >= len(order):

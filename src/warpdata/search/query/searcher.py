@@ -229,7 +229,7 @@ class Searcher:
             ids, distances = np.zeros(shape, np.int64), np.zeros(shape, np.float32)
         with np.errstate(over="ignore"):
             away = distances.astype(np.float32, copy=False)
-        return (ids[0], away[0]) if array.ndim == 1 else (ids, away)
+        return (ids[0], away[0]) if array.ndim == 1 and len(matrix) else (ids, away)
 
     def _effort_for(self, recall: float, exact: bool) -> tuple[int, bool]:
         """The least effort whose measured recall reaches the wanted one for every kind of probe; else exact."""
