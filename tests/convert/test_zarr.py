@@ -107,6 +107,14 @@ def test_tasks_and_names_of_other_sets_come_back(tmp_path: Path) -> None:
     assert again[0].meta["fps"] == 20.0
     with_more = hdf5.read(sample("robomimic", "gen_lift_image.hdf5"))
     receipt = zarr.write(with_more, tmp_path / "more.zarr")
+    groups = {path.parent.relative_to(tmp_path).as_posix() for path in tmp_path.rglob(".zgroup")}
+    assert groups >= {"more.zarr", "more.zarr/data", "more.zarr/meta"}
+    assert not any(name.startswith("more.zarr/data/") for name in groups), (
+        "diffusion policy wants arrays only"
+    )
+    assert (
+        zarr.read(tmp_path / "more.zarr")[0]["obs/object"].meta.shape == with_more[0]["obs/object"].meta.shape
+    )
     assert receipt.signals["obs/object"].how == "dropped"
     assert "after the last step" in receipt.signals["obs/object"].why[0]
 

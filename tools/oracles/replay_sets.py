@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -286,7 +287,8 @@ def _leaves(tree: Any) -> list[Any]:
 
 def _named(step: dict[str, Any], name: str) -> Any:
     """A signal in a step of RLDS: below the word of its role, or the only action."""
-    for path in (name.split("/"), ["observation", *name.split("/")], ["action"]):
+    short = re.sub(r"^(observations?|obs|actions?)[./]", "", name).split("/")
+    for path in (name.split("/"), ["observation", *short], ["action", *short], ["action"]):
         found: Any = step
         for part in path:
             found = found.get(part) if isinstance(found, dict) else None

@@ -499,4 +499,9 @@ class ReplayBufferWriter(StepWriter):
             node = self.out.get(path) if path else self.out
             if node is not None:
                 node.attrs.update(unpacked(value))
-        Path(self.out.store.root, RECEIPT_FILE).write_bytes(receipt.document())
+        root = Path(self.out.store.root)
+        for group in root.glob(
+            "data/*/**/.zgroup"
+        ):  # diffusion policy takes every member of data for an array
+            group.unlink()
+        (root / RECEIPT_FILE).write_bytes(receipt.document())
