@@ -1,4 +1,4 @@
-"""Foreign sets in and out: `python -m bench.versus.converting [--quick] [--no-peers] [--peers FOLDER]`.
+"""Foreign sets in and out: `python -m bench.versus.converting [--quick] [--only SECTION …] [--no-peers]`.
 
 Peers: a plain copy of the same files to the same disk, and in the same run lerobot, TFDS and mcap-ros2-support, each in
 a virtualenv that is made when it is first needed (`converting_peers`). Where a peer cannot be installed its row divides
@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -429,18 +429,29 @@ def long_video(folder: Path, *, quick: bool) -> dict[str, Any]:
     return found
 
 
-def run(folder: Path, *, quick: bool, peers: Path | None = None) -> dict[str, Any]:
-    asked = Peers(peers)
-    found: dict[str, Any] = {
-        "lerobot_in": lerobot_in(folder / "many", asked, 3 if quick else 24, quick=quick),
-        "lerobot_in_few": lerobot_in(folder / "few", asked, 2, quick=quick),
-        "raw_frames_out": raw_frames_out(folder, asked, quick=quick),
-        "bags": bags(folder, asked, quick=quick),
-        "rlds_read": rlds_read(folder, asked, quick=quick),
-        "small_episodes": small_episodes(folder, quick=quick),
-        "long_video": long_video(folder, quick=quick),
-    }
-    return {"bars": bars(found), "measured": found, "anchors": ANCHORS}
+SECTIONS: dict[str, Callable[[Path, Peers, bool], dict[str, Any]]] = {
+    "lerobot_in": lambda folder, peers, quick: lerobot_in(
+        folder / "many", peers, 3 if quick else 24, quick=quick
+    ),
+    "lerobot_in_few": lambda folder, peers, quick: lerobot_in(folder / "few", peers, 2, quick=quick),
+    "raw_frames_out": lambda folder, peers, quick: raw_frames_out(folder, peers, quick=quick),
+    "bags": lambda folder, peers, quick: bags(folder, peers, quick=quick),
+    "rlds_read": lambda folder, peers, quick: rlds_read(folder, peers, quick=quick),
+    "small_episodes": lambda folder, _, quick: small_episodes(folder, quick=quick),
+    "long_video": lambda folder, _, quick: long_video(folder, quick=quick),
+}
+
+
+def run(
+    folder: Path, *, quick: bool, peers: Path | None = None, only: Sequence[str] = tuple(SECTIONS)
+) -> dict[str, Any]:
+    """Measure some sections; those that are left out keep their committed figures."""
+    measured: dict[str, Any] = {}
+    if set(only) != set(SECTIONS):
+        measured = json.loads((measure.RESULTS / "converting.json").read_text())["measured"]
+    for name in only:
+        measured[name] = SECTIONS[name](folder, Peers(peers), quick)
+    return {"bars": bars(measured), "measured": measured, "anchors": ANCHORS}
 
 
 def _cpu(work: Callable[[], object]) -> float:
@@ -537,6 +548,7 @@ def bars(found: dict[str, Any]) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a shrink_pixels run that writes no results")
+    parser.add_argument("--only", nargs="+", choices=SECTIONS, default=tuple(SECTIONS), help="these sections")
     parser.add_argument(
         "--no-peers", action="store_true", help="divide by what peers reached when measured apart"
     )
@@ -552,9 +564,8 @@ def main() -> None:
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=args.folder) as folder:
-        report = run(
-            Path(folder), quick=args.quick, peers=None if args.no_peers or args.quick else args.peers
-        )
+        peers = None if args.no_peers or args.quick else args.peers
+        report = run(Path(folder), quick=args.quick, peers=peers, only=args.only)
     if not args.quick:
         measure.save("converting", report)
     print(json.dumps(report, indent=1))

@@ -133,129 +133,82 @@ if TYPE_CHECKING:
     from warpdata.viewer.server import Viewer as Viewer
     from warpdata.viewer.server import view as view
 
-_HOMES: dict[str, str] = {
-    "Channel": "warpdata.formats.wshard.channel",
-    "CorpusWriter": "warpdata.corpora.writer",
-    "Dataset": "warpdata.catalog.dataset",
-    "DatasetBuilder": "warpdata.catalog.build.builder",
-    "DiskEpisodeWriter": "warpdata.episodes.record.recorder",
-    "Episode": "warpdata.timeline.episode",
-    "Episodes": "warpdata.episodes.collection.episodes",
-    "Field": "warpdata.loading.field",
-    "Loader": "warpdata.loading.loader",
-    "LocalDataset": "warpdata.episodes.collection.local",
-    "Mixture": "warpdata.loading.mixture",
-    "MmapShardSource": "warpdata.corpora.source",
-    "Normalize": "warpdata.loading.statistics",
-    "RecordEpisodes": "warpdata.episodes.record.gym",
-    "ShuffledRows": "warpdata.corpora.shuffled",
-    "Signal": "warpdata.timeline.signal",
-    "TrajectoryIngestor": "warpdata.search.moments.trajectories",
-    "TrajectoryRetriever": "warpdata.search.moments.trajectories",
-    "VectorStore": "warpdata.search.store",
-    "VideoOptions": "warpdata.formats.episodedir.images",
-    "WShardEpisode": "warpdata.formats.wshard.episode",
-    "WShardStreamWriter": "warpdata.episodes.record.steps",
-    "WarpError": "warpdata.errors",
-    "Windows": "warpdata.loading.windows",
-    "check_dataset": "warpdata._api.checking",
-    "chunk_episode": "warpdata._api",
-    "dataset": "warpdata._api",
-    "demo_data": "warpdata.episodes.demo_robot",
-    "demo_records": "warpdata.episodes.demo_robot",
-    "embed": "warpdata._api.embedding",
-    "export_episodes": "warpdata._api.importing",
-    "find_duplicates": "warpdata._api.similar",
-    "find_similar": "warpdata._api.similar",
-    "import_episodes": "warpdata._api.importing",
-    "keep_decoded": "warpdata._api",
-    "lerobot_dataset": "warpdata._api.importing",
-    "load": "warpdata._api",
-    "load_wshard": "warpdata._api",
-    "open": "warpdata._api",
-    "open_corpus": "warpdata._api",
-    "open_dataset": "warpdata._api",
-    "open_episode": "warpdata._api",
-    "open_episodes": "warpdata._api",
-    "open_recordings": "warpdata._api",
-    "open_vectors": "warpdata._api",
-    "pack_episode": "warpdata._api",
-    "rank_novelty": "warpdata._api.similar",
-    "record": "warpdata._api.recording",
-    "salvage": "warpdata.episodes.salvage.recordings",
-    "save_wshard": "warpdata.formats.wshard.save",
-    "unpack_episode": "warpdata._api",
-    "view": "warpdata.viewer.server",
-}
-"""Names for newcomers and their modules; a module is imported when its name is used."""
 
-_ELSEWHERE: dict[str, str] = {
-    "ActivationShardWriter": "warpdata.formats.gamsae",
-    "ArraySignal": "warpdata.timeline",
-    "AudioRef": "warpdata.catalog",
-    "AuthenticationError": "warpdata.errors",
-    "Batch": "warpdata.loading",
-    "Cascade": "warpdata.ordering",
-    "ChunkList": "warpdata.formats.wshard",
-    "ChunkedEpisodeReader": "warpdata.formats.wshard",
-    "ChunkedEpisodeWriter": "warpdata.formats.wshard",
-    "Compression": "warpdata.formats.wshard",
-    "ConflictError": "warpdata.errors",
-    "DatasetNotFoundError": "warpdata.errors",
-    "DiskEpisode": "warpdata.episodes",
-    "EpisodeFileRef": "warpdata.catalog",
-    "EpisodeRef": "warpdata.search",
-    "EpisodeView": "warpdata.timeline",
-    "EpisodeWriter": "warpdata.timeline",
-    "FileRef": "warpdata.catalog",
-    "FractionRows": "warpdata.corpora",
-    "ImageRef": "warpdata.catalog",
-    "LocalDatasetWriter": "warpdata.episodes",
-    "LossReceipt": "warpdata.episodes",
-    "ManifestCorruptedError": "warpdata.errors",
-    "PermissionError": "warpdata.errors",
-    "Recorder": "warpdata.episodes",
-    "RowBatch": "warpdata.corpora",
-    "RowWarmCache": "warpdata.corpora",
-    "SideTable": "warpdata.corpora",
-    "SignalWriter": "warpdata.timeline",
-    "SigningKey": "warpdata.search",
-    "SimpleSignal": "warpdata.episodes",
-    "SimpleSignalWriter": "warpdata.episodes",
-    "StoreShardSource": "warpdata.corpora",
-    "Table": "warpdata.catalog",
-    "Timebase": "warpdata.formats.wshard",
-    "VideoRef": "warpdata.catalog",
-    "VideoSignal": "warpdata.episodes",
-    "VideoSignalWriter": "warpdata.episodes",
-    "Viewer": "warpdata.viewer",
-    "WarmRows": "warpdata.corpora",
-    "compute_crc32": "warpdata.formats.wshard",
-    "compute_error_residual": "warpdata.formats.wshard",
-    "dequantize_delta": "warpdata.formats.wshard",
-    "encode_shard_bytes": "warpdata.formats.gamsae",
-    "error_residual": "warpdata.formats.wshard",
-    "export_site": "warpdata.viewer",
-    "masked_mean": "warpdata.loading",
-    "name_hash": "warpdata.formats.wshard",
-    "pack_bool_mask": "warpdata.formats.wshard",
-    "pack_multidim_residual_bitmask": "warpdata.formats.wshard",
-    "pack_residual": "warpdata.formats.wshard",
-    "pack_residual_bits": "warpdata.formats.wshard",
-    "quantize_delta": "warpdata.formats.wshard",
-    "read_refs": "warpdata.catalog",
-    "reconstruct_from_omen_and_delta": "warpdata.formats.wshard",
-    "replay": "warpdata.episodes.collection.replay",
-    "row_in_fraction": "warpdata.ordering",
-    "sign2nddiff": "warpdata.formats.wshard",
-    "unpack_bool_mask": "warpdata.formats.wshard",
-    "unpack_multidim_residual_bitmask": "warpdata.formats.wshard",
-    "unpack_multidim_residual_bits": "warpdata.formats.wshard",
-    "unpack_residual": "warpdata.formats.wshard",
-    "unpack_residual_bits": "warpdata.formats.wshard",
-    "validate_chunk_continuity": "warpdata.formats.wshard",
-}
-"""Further names and the packages that list them; here too, because documents and programs call them so."""
+def _by_name(names_by_module: dict[str, str]) -> dict[str, str]:
+    return {name: f"warpdata.{home}" for home, names in names_by_module.items() for name in names.split()}
+
+
+_HOMES = _by_name(
+    {
+        "formats.wshard.channel": "Channel",
+        "corpora.writer": "CorpusWriter",
+        "catalog.dataset": "Dataset",
+        "catalog.build.builder": "DatasetBuilder",
+        "episodes.record.recorder": "DiskEpisodeWriter",
+        "timeline.episode": "Episode",
+        "episodes.collection.episodes": "Episodes",
+        "loading.field": "Field",
+        "loading.loader": "Loader",
+        "episodes.collection.local": "LocalDataset",
+        "loading.mixture": "Mixture",
+        "corpora.source": "MmapShardSource",
+        "loading.statistics": "Normalize",
+        "episodes.record.gym": "RecordEpisodes",
+        "corpora.shuffled": "ShuffledRows",
+        "timeline.signal": "Signal",
+        "search.moments.trajectories": "TrajectoryIngestor TrajectoryRetriever",
+        "search.store": "VectorStore",
+        "formats.episodedir.images": "VideoOptions",
+        "formats.wshard.episode": "WShardEpisode",
+        "episodes.record.steps": "WShardStreamWriter",
+        "errors": "WarpError",
+        "loading.windows": "Windows",
+        "_api.checking": "check_dataset",
+        "_api": (
+            "chunk_episode dataset keep_decoded load load_wshard open open_corpus open_dataset "
+            "open_episode open_episodes open_recordings open_vectors pack_episode unpack_episode"
+        ),
+        "episodes.demo_robot": "demo_data demo_records",
+        "_api.embedding": "embed",
+        "_api.importing": "export_episodes import_episodes lerobot_dataset",
+        "_api.recording": "record",
+        "_api.similar": "find_duplicates find_similar rank_novelty",
+        "episodes.salvage.recordings": "salvage",
+        "formats.wshard.save": "save_wshard",
+        "viewer.server": "view",
+    }
+)
+"""Names for newcomers, by the module they live in; a module is imported when its name is used."""
+
+_ELSEWHERE = _by_name(
+    {
+        "formats.gamsae": "ActivationShardWriter encode_shard_bytes",
+        "timeline": "ArraySignal EpisodeView EpisodeWriter SignalWriter",
+        "catalog": "AudioRef EpisodeFileRef FileRef ImageRef Table VideoRef read_refs",
+        "errors": (
+            "AuthenticationError ConflictError DatasetNotFoundError ManifestCorruptedError PermissionError"
+        ),
+        "loading": "Batch masked_mean",
+        "ordering": "Cascade row_in_fraction",
+        "formats.wshard": (
+            "ChunkList ChunkedEpisodeReader ChunkedEpisodeWriter Compression Timebase compute_crc32 "
+            "compute_error_residual dequantize_delta error_residual name_hash pack_bool_mask "
+            "pack_multidim_residual_bitmask pack_residual pack_residual_bits quantize_delta "
+            "reconstruct_from_omen_and_delta sign2nddiff unpack_bool_mask "
+            "unpack_multidim_residual_bitmask unpack_multidim_residual_bits unpack_residual "
+            "unpack_residual_bits validate_chunk_continuity"
+        ),
+        "episodes": (
+            "DiskEpisode LocalDatasetWriter LossReceipt Recorder SimpleSignal SimpleSignalWriter "
+            "VideoSignal VideoSignalWriter"
+        ),
+        "search": "EpisodeRef SigningKey",
+        "corpora": "FractionRows RowBatch RowWarmCache SideTable StoreShardSource WarmRows",
+        "viewer": "Viewer export_site",
+        "episodes.collection.replay": "replay",
+    }
+)
+"""Further names, by the package that lists them; here too, because documents and programs call them so."""
 
 _PACKAGES = (
     "catalog", "convert", "corpora", "episodes", "errors", "formats", "loading", "ordering", "ray", "search",

@@ -88,22 +88,31 @@ def suggests(function: C) -> C:
     return cast(C, call)
 
 
+E = TypeVar("E", bound="WarpError")
+
+
+def add_path(error: E, path: str, block: str | None = None) -> E:
+    """The error, with a path and the name of a block in its message if it has none."""
+    if error.path is None:
+        fact = error.message if block is None or error.block else f"block {block!r}: {error.message}"
+        error.path, error.block, error.message = path, error.block or block, f"{fact}: {path}"
+    return error
+
+
 @contextlib.contextmanager
 def naming(path: str) -> Iterator[None]:
     """Add a path to errors raised inside that have none."""
     try:
         yield
     except WarpError as error:
-        if error.path is None:
-            error.path, error.message = path, f"{error.message}: {path}"
-        raise
+        raise add_path(error, path) from None
 
 
 def require_word(what: str, word: object, words: Iterable[str]) -> None:
     """Raise ValueError unless a word is one of a few; the message lists them with a suggestion."""
     known = list(words)
     if not isinstance(word, str) or word not in known:
-        raise ValueError(f"{what} is one of {', '.join(known)}, not {word!r}.{nearest(str(word), known)}")
+        raise ValueError(f"{what} is one of {', '.join(known)}, not {word!r:.80}.{nearest(str(word), known)}")
 
 
 def require_kind(what: str, value: object, kinds: type | tuple[type, ...], words: str) -> None:
@@ -117,6 +126,8 @@ class WarpError(Exception):
 
     code: ClassVar[str] = "warp"
     default_hint: ClassVar[str] = ""
+    facts: ClassVar[tuple[str, ...]] = ()
+    """Further keywords, which become attributes; None where they are not given."""
 
     def __init__(
         self,
@@ -125,6 +136,7 @@ class WarpError(Exception):
         hint: str | None = None,
         block: str | None = None,
         path: str | os.PathLike[str] | None = None,
+        **facts: Any,
     ) -> None:
         message = fact if block is None else f"block {block!r}: {fact}"
         self.message = message if path is None else f"{message}: {os.fspath(path)}"
@@ -132,12 +144,17 @@ class WarpError(Exception):
         self.hint = self.default_hint if hint is None else hint
         self.block = block
         self.path = None if path is None else os.fspath(path)
+        for name in self.facts:
+            setattr(self, name, facts.pop(name, None))
+        if facts:
+            raise TypeError(f"{type(self).__name__} has no {next(iter(facts))!r}")
 
     def __str__(self) -> str:
         return self.message
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_restored, (type(self), self.message, self.hint, self.block, self.path))
+        facts = {name: getattr(self, name) for name in self.facts}
+        return (_restored, (type(self), self.message, self.hint, self.block, self.path), facts)
 
 
 def _restored(
@@ -176,15 +193,9 @@ class TruncatedError(FormatError):
     code = "truncated"
     default_hint = "The copy is incomplete; fetch it again, or run `warp salvage` on a recording."
 
-    def __init__(
-        self, fact: str, *, expected: int | None = None, actual: int | None = None, **identity: Any
-    ) -> None:
-        super().__init__(fact, **identity)
-        self.expected = expected
-        self.actual = actual
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (*super().__reduce__(), {"expected": self.expected, "actual": self.actual})
+    facts = ("expected", "actual")
+    expected: int | None
+    actual: int | None
 
 
 class ChecksumError(FormatError):
@@ -213,12 +224,8 @@ class UnsupportedDtypeError(FormatError):
     code = "unsupported_dtype"
     default_hint = "Upgrade warpdata, or write the data again as f32, f16 or bf16."
 
-    def __init__(self, fact: str, *, tag: int | None = None, **identity: Any) -> None:
-        super().__init__(fact, **identity)
-        self.tag = tag
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (*super().__reduce__(), {"tag": self.tag})
+    facts = ("tag",)
+    tag: int | None
 
 
 class WidthMismatchError(FormatError):
@@ -227,15 +234,9 @@ class WidthMismatchError(FormatError):
     code = "width_mismatch"
     default_hint = "Open shards of one width together; those of another model or layer are another corpus."
 
-    def __init__(
-        self, fact: str, *, expected: int | None = None, found: int | None = None, **identity: Any
-    ) -> None:
-        super().__init__(fact, **identity)
-        self.expected = expected
-        self.found = found
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (*super().__reduce__(), {"expected": self.expected, "found": self.found})
+    facts = ("expected", "found")
+    expected: int | None
+    found: int | None
 
 
 class EmptyCorpusError(FormatError):

@@ -27,7 +27,7 @@ BUDGETS: dict[str, tuple[int, int, int]] = {
     "bytekit": (3300, 420, 0),
     "catalog": (7800, 760, 5),
     "cli": (4000, 240, 0),
-    "convert": (12100, 1140, 10),
+    "convert": (11750, 1090, 10),
     "corpora": (2100, 270, 5),
     "episodes": (12100, 1230, 10),
     "formats": (12700, 1270, 15),

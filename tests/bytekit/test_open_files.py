@@ -105,17 +105,17 @@ def test_threads_that_open_close_and_read_at_once(tmp_path: Path) -> None:
 def test_a_thread_that_reads_keeps_its_descriptor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     paths = files(tmp_path, 2 * MOST)
     reader = LocalRangeReader(paths[1])
-    real = system.read_some
+    real = system.read_into
 
-    def slow(fd: int, size: int, offset: int) -> bytes:
-        monkeypatch.setattr(system, "read_some", real)
+    def slow(fd: int, out: memoryview, offset: int) -> int:
+        monkeypatch.setattr(system, "read_into", real)
         others = [LocalRangeReader(path) for path in paths]
         assert reader._fd < 0
         assert reader._put_off == (fd,)
         assert len(others) > MOST
-        return real(fd, size, offset)
+        return real(fd, out, offset)
 
-    monkeypatch.setattr(system, "read_some", slow)
+    monkeypatch.setattr(system, "read_into", slow)
     assert bytes(reader.read(0, 4)) == (1).to_bytes(4, "little")
     assert bytes(reader.read(4, 8)) == (1).to_bytes(4, "little")
     assert reader._put_off == (), "it was still there"

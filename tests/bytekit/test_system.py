@@ -18,10 +18,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.conftest import ROOT
-from warpdata.bytekit.io.append_file import map_window, sync_range
 from warpdata.bytekit.io.commit import write_at
 from warpdata.bytekit.io.files import FileRangeReader, read_at
 from warpdata.bytekit.process import system
+from warpdata.formats.journal.mapped_file import map_window, sync_range
 
 EVERYWHERE = ("here", "elsewhere")
 

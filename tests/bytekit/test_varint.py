@@ -33,15 +33,6 @@ def test_encodes_as_leb128_and_back(values: list[int]) -> None:
     assert [again[a:b] for a, b in itertools.pairwise(bounds.tolist())] == list(map(slow_leb128, values))
 
 
-@given(st.lists(st.integers(0, 127) | U64, max_size=30), st.integers(0, 200), st.data())
-def test_encodes_in_parts(values: list[int], short: int, data: st.DataObject) -> None:
-    values = data.draw(st.permutations([*values, *[5] * short]))  # few large ones among many, and many
-    ends = sorted(data.draw(st.lists(st.integers(0, len(values)), max_size=6)))
-    parts = varint.encode_varints_parts(np.array(values, np.uint64), ends)
-    expected = [values[start:stop] for start, stop in itertools.pairwise([0, *ends])]
-    assert parts == [b"".join(map(slow_leb128, each)) for each in expected]
-
-
 @given(st.lists(U64, min_size=1, max_size=20), st.data())
 def test_prefix_stops_after_count(values: list[int], data: st.DataObject) -> None:
     count = data.draw(st.integers(0, len(values)))

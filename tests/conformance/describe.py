@@ -120,13 +120,13 @@ def _bytes(rows: ChannelRows, start: int, end: int) -> bytes:
     """Rows as they are stored; text as its bytes, whether it lies in one shard or in chunks."""
     if isinstance(rows, TextRows):
         rows.rows(start, end)
-        ends = [0, *rows._ends.rows(0, rows.length).tolist()]
-        return rows._data.rows(ends[start], ends[end]).tobytes()
+        ends = [0, *rows.ends.rows(0, rows.length).tolist()]
+        return rows.data.rows(ends[start], ends[end]).tobytes()
     if is_text(rows.spec.dtype):
-        starts, parts = rows._starts.tolist(), []
+        starts, parts = rows.starts, []
         for index, (low, high) in enumerate(itertools.pairwise(starts)):
             if low < end and high > start:
-                parts.append(_bytes(rows._opened(index), max(start, low) - low, min(end, high) - low))
+                parts.append(_bytes(rows.open_part(index), max(start, low) - low, min(end, high) - low))
         return b"".join(parts)
     return np.ascontiguousarray(rows.rows(start, end)).tobytes()
 

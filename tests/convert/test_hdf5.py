@@ -16,7 +16,6 @@ from PIL import Image
 
 from tests.convert.foreign import copied, expected, hdf5_content, imported, same_channel, sample
 from warpdata.convert import hdf5
-from warpdata.convert.hdf5.file import Hdf5Rows
 from warpdata.convert.place import Place
 from warpdata.convert.tables import npz
 from warpdata.errors import (
@@ -273,13 +272,14 @@ def test_an_unknown_layout_is_told_with_what_is_there(tmp_path: Path) -> None:
 def test_windows_read_only_their_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = robomimic_file(tmp_path / "a.hdf5", steps=1000)
     asked: list[int] = []
-    original = Hdf5Rows.read
+    original = h5py.Dataset.__getitem__
 
-    def spy(self: Hdf5Rows, start: int, stop: int) -> Any:
-        asked.append(stop - start)
-        return original(self, start, stop)
+    def spy(self: h5py.Dataset, key: Any) -> Any:
+        if isinstance(key, slice):
+            asked.append(key.stop - key.start)
+        return original(self, key)
 
-    monkeypatch.setattr(Hdf5Rows, "read", spy)
+    monkeypatch.setattr(h5py.Dataset, "__getitem__", spy)
     episodes = hdf5.read(path)
     episode = episodes[0]
     assert (len(episodes), len(episode.steps), asked) == (2, 1000, [])

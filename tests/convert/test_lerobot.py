@@ -35,6 +35,7 @@ from tests.sweeps import thinned
 from warpdata.convert import lerobot
 from warpdata.convert.aligning import grid_times
 from warpdata.convert.lerobot import cameras, tables
+from warpdata.convert.lerobot.statistics import QUANTILES, FrameCounts
 from warpdata.convert.place import Place
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.errors import (
@@ -771,3 +772,26 @@ def test_episodes_without_steps_are_refused(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
     receipt = lerobot.write(Episodes.of([whole, none]), tmp_path / "set", on_error="skip")
     assert [each["id"] for each in receipt.skipped] == [none.id]
+
+
+@pytest.mark.parametrize("shape", [(3, 20, 30, 3), (2, 20, 30), (2, 480, 640, 3), (1, 300, 100, 3)])
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
+def test_statistics_of_frames_are_exact(shape: tuple[int, ...], dtype: Any) -> None:
+    frames = np.random.default_rng(0).integers(3, 200, shape).astype(dtype)
+    found = FrameCounts.of(frames).statistics(quantiles=True)
+    side = max(shape[1:3])
+    step = side // 150 if side >= 300 else 1
+    plain = frames[:, ::step, ::step].reshape(-1, shape[3] if len(shape) == 4 else 1).astype(np.float64)
+    plain /= 255.0 if dtype == np.uint8 else 1.0
+    for name, made in (
+        ("min", plain.min(0)),
+        ("max", plain.max(0)),
+        ("mean", plain.mean(0)),
+        ("std", plain.std(0)),
+    ):
+        assert np.allclose(np.array(found[name]).reshape(-1), made)
+    for name, share in QUANTILES.items():
+        assert np.allclose(np.array(found[name]).reshape(-1), np.quantile(plain, share, axis=0))
+    assert found["count"] == [shape[0]]
+    half = FrameCounts.of(frames[:1]) + FrameCounts.of(frames[1:]) if shape[0] > 1 else FrameCounts.of(frames)
+    assert half.statistics(quantiles=True) == found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import tracemalloc
 from pathlib import Path
 
@@ -11,11 +12,10 @@ import pytest
 from mcap.writer import CompressionType, Writer
 
 from warpdata.convert import mcap
-from warpdata.convert.mcap import reader
 
 
 def test_a_small_topic_does_not_keep_the_large_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader, "_CACHE_BYTES", 1 << 20)
+    monkeypatch.setattr(sys.modules["warpdata.convert.mcap.read"], "_CACHE_BYTES", 1 << 20)
     path, pixels = tmp_path / "long.mcap", np.random.default_rng(0).bytes(1 << 20)
     with open(path, "wb") as out:
         writer = Writer(out, compression=CompressionType.NONE)

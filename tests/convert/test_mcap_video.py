@@ -16,8 +16,8 @@ from tests.convert.sets import made_episodes
 from tests.convert.test_mcap import content, log_of
 from warpdata.convert import mcap
 from warpdata.convert.importing import import_episodes
-from warpdata.convert.messages import encoding
-from warpdata.convert.messages.log import LogChannel
+from warpdata.convert.mcap.write import VIDEO, video_message
+from warpdata.convert.messages import LogChannel
 from warpdata.episodes.sources.encoded import encoded_run
 from warpdata.formats.episodedir.images import VideoOptions
 
@@ -77,9 +77,9 @@ def foreign(path: Path, listed: list[tuple[int, bytes]], codec: str, form: str) 
             for log, data in listed
         ]
     else:
-        definition = encoding.VIDEO.encode()
+        definition = VIDEO.encode()
         channel = LogChannel("/t", "foxglove_msgs/msg/CompressedVideo", "ros2msg", definition, "cdr")
-        made = [(log, log, encoding.video_message(log, codec, data)) for log, data in listed]
+        made = [(log, log, video_message(log, codec, data)) for log, data in listed]
     return log_of(path, made, channel)
 
 

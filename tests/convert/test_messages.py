@@ -12,10 +12,10 @@ import pytest
 
 from tests.convert.test_mcap import log_of
 from warpdata.convert import mcap as ours
-from warpdata.convert.messages import encoding
+from warpdata.convert.mcap.write import encode_blob, encode_string
+from warpdata.convert.messages import LogChannel, Payloads
 from warpdata.convert.messages.cdr import parse_definition
 from warpdata.convert.messages.decoders import ProtobufDecoder
-from warpdata.convert.messages.log import LogChannel, Payloads
 from warpdata.convert.messages.payload import decoder_config, parameter_sets, to_stream_packet
 from warpdata.errors import CorruptLayoutError, FormatError
 from warpdata.timeline.episode import Episode
@@ -416,13 +416,13 @@ TEXT = TOLD | {"kind": "text", "shape": []}
     [
         (TOLD | {"shape": [3]}, "float64[2] value", bytes(16)),
         (TOLD | {"dtype": "u8"}, "float64[2] value", bytes(16)),
-        (TOLD, "string value", encoding.encode_string("abc")),
-        (TOLD, "uint8[] value", encoding.encode_blob(bytes(15))),
+        (TOLD, "string value", encode_string("abc")),
+        (TOLD, "uint8[] value", encode_blob(bytes(15))),
         (TOLD, "float64[2] other", bytes(16)),
         (TOLD, "Unknown value", bytes(16)),
         (TEXT, "float64[2] value", bytes(16)),
-        (TEXT, "uint8[] value", encoding.encode_blob(b"abc")),
-        (TEXT | {"kind": "bytes"}, "string value", encoding.encode_string("abc")),
+        (TEXT, "uint8[] value", encode_blob(b"abc")),
+        (TEXT | {"kind": "bytes"}, "string value", encode_string("abc")),
     ],
 )
 def test_our_own_topics_that_hold_something_else_are_told(

@@ -7,11 +7,13 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from warpdata.convert import hdf5
 from warpdata.convert.tables import npz, parquet
 from warpdata.convert.tables.mapping import FileMapping
 from warpdata.errors import (
@@ -212,7 +214,7 @@ def test_a_column_whose_row_groups_differ_is_told(tmp_path: Path) -> None:
 
 
 def test_tables_that_a_mapping_does_not_fit_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(BlobNotFoundError, match="no Parquet file"):
+    with pytest.raises(BlobNotFoundError, match=r"no \.parquet file"):
         parquet.read(tmp_path)
     pq.write_table(pa.table({"action": [1.0, 2.0, 3.0], "stop": [True, False, True]}), tmp_path / "t.parquet")
     with pytest.raises(CorruptLayoutError, match=r"no column 'end'.*t\.parquet"):
@@ -223,3 +225,12 @@ def test_tables_that_a_mapping_does_not_fit_are_told(tmp_path: Path, monkeypatch
     monkeypatch.setattr(parquet, "MAX_GROUP_BYTES", 8)
     with pytest.raises(LimitExceededError, match=r"a group of rows of \d+ bytes.*t\.parquet"):
         _ = parquet.read(tmp_path).ids
+
+
+def test_files_that_share_a_stem_are_all_read(tmp_path: Path) -> None:
+    for name in ("run.h5", "run.hdf5", "run2.hdf5"):
+        with h5py.File(tmp_path / name, "w") as file:
+            file["actions"], file["data/demo_0/actions"] = np.zeros((3, 1)), np.zeros((2, 1))
+    mapped = hdf5.read(tmp_path, mapping={"signals": {"action": "actions"}})
+    assert mapped.ids == ["run2", "run.h5", "run.hdf5"]
+    assert hdf5.read(tmp_path).ids == ["run2/demo_0", "run.h5/demo_0", "run.hdf5/demo_0"]

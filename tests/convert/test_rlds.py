@@ -9,6 +9,7 @@ import io
 import json
 import pickle
 import shutil
+import sys
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,7 +31,7 @@ from warpdata.convert.aligning import AlignOptions, steps_with
 from warpdata.convert.exporting import StepRows
 from warpdata.convert.importing import import_episodes
 from warpdata.convert.place import Place
-from warpdata.convert.rlds import reader, records
+from warpdata.convert.rlds import records
 from warpdata.convert.rlds.records import TFRecordFile, Values, build_example, pack_record, parse_example
 from warpdata.convert.tables import npz
 from warpdata.errors import (
@@ -622,7 +623,7 @@ def test_rows_padded_to_more_than_fits_are_refused(tmp_path: Path, monkeypatch: 
     lists = rows_and_lengths(ints(*range(9)), ints(9, 0))
     folder = forged_set(tmp_path / "set", features_of(x=ragged("int64")), lists)
     assert rlds.read(folder)[0]["x"].values().tolist() == [list(range(9)), [0] * 9]
-    monkeypatch.setattr(reader, "MAX_PADDED_BYTES", 2 * 9 * 8 - 1)
+    monkeypatch.setattr(sys.modules["warpdata.convert.rlds.read"], "MAX_PADDED_BYTES", 2 * 9 * 8 - 1)
     with pytest.raises(LimitExceededError, match="has a row of 9 values"):
         rlds.read(folder)[0]
 

@@ -180,7 +180,7 @@ def test_gzip_fields_are_unpacked(tmp_path: Path) -> None:
         ),
         ({"ep/0.cls": b"1", "ep/1.cls": b"9" * 20}, CorruptLayoutError, "'cls' has a number of more than 64"),
         (
-            {"ep/0.action.npy": npy(np.ones(2)), "ep/1.action.npy": npy(np.ones(3))},
+            {"ep/0.action.npy": npy(np.ones((2, 2))), "ep/1.action.npy": npy(np.ones((2, 3)))},
             CorruptLayoutError,
             "changes from step to step",
         ),

@@ -12,8 +12,8 @@ import pytest
 
 import warpdata as wd
 from tests.waiting import until
-from warpdata.bytekit.io import append_file
 from warpdata.episodes.record import camera
+from warpdata.formats.journal import mapped_file
 
 FRAMES, SHAPE = 120, (48, 64, 3)
 
@@ -22,14 +22,14 @@ FRAMES, SHAPE = 120, (48, 64, 3)
 def synced(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     """How many bytes of each journal were brought to the disk."""
     found: dict[str, int] = {}
-    sync_range = append_file.sync_range
+    sync_range = mapped_file.sync_range
 
     def counted(fd: int, start: int, end: int) -> None:
         name = os.path.basename(os.readlink(f"/proc/self/fd/{fd}"))
         found[name] = found.get(name, 0) + end - start
         sync_range(fd, start, end)
 
-    monkeypatch.setattr(append_file, "sync_range", counted)
+    monkeypatch.setattr(mapped_file, "sync_range", counted)
     return found
 
 

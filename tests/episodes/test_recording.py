@@ -22,7 +22,6 @@ import warpdata as wd
 from tests.episodes.nursery import run_small
 from tests.sweeps import SOAK
 from tests.waiting import LIMIT_S, until
-from warpdata.bytekit.io import append_file
 from warpdata.episodes.record.threads import Wakeup
 from warpdata.episodes.salvage.recordings import salvage_folder
 from warpdata.episodes.statistics import ValueStatistics
@@ -35,6 +34,7 @@ from warpdata.errors import (
     TimestampOrderError,
     WriterClosedError,
 )
+from warpdata.formats.journal import mapped_file
 from warpdata.formats.journal.reader import JournalReader
 
 
@@ -472,7 +472,7 @@ def test_a_disk_that_cannot_sync_is_an_error_while_recording(
     writers = [wd.DiskEpisodeWriter(tmp_path / str(name), durability="1ms") for name in range(len(values))]
     for writer, value in zip(writers, values, strict=True):
         writer.append("x", value, 0)
-    monkeypatch.setattr(append_file, "sync_range", broken)
+    monkeypatch.setattr(mapped_file, "sync_range", broken)
     for writer, value in zip(writers, values, strict=True):
         with contextlib.suppress(StoreError):  # its thread may have met the disk already
             writer.append("x", value, 1)

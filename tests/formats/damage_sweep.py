@@ -1,6 +1,6 @@
-"""Truncations and single-bit flips of one shard, in a soak all of them: `python -m tests.formats.damage_sweep FILE`.
+"""Truncations and single-bit flips of shards, in a soak all of them: `python -m tests.formats.damage_sweep FILE…`.
 
-Prints one JSON line. A damaged file gives a FormatError that names the file, or the identical result;
+Prints one JSON line per file. A damaged file gives a FormatError that names the file, or the identical result;
 anything else is a fault.
 """
 
@@ -21,7 +21,7 @@ from warpdata.formats.wshard.chunks import read_chunk_list
 from warpdata.formats.wshard.episode import load_wshard
 
 NAME = "sweep.wshard"
-CUTS, FLIPS = 200, 1500
+CUTS, FLIPS = 200, 1000
 
 
 def everything(data: bytes) -> Any:
@@ -86,13 +86,14 @@ def sweep(data: bytes) -> dict[str, Any]:
 
 
 def main() -> None:
-    with open(sys.argv[1], "rb") as stream:
-        data = stream.read()
-    everything(data)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    report = sweep(data)
-    report["grown_kib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-    print(json.dumps(report))
+    for path in sys.argv[1:]:
+        with open(path, "rb") as stream:
+            data = stream.read()
+        everything(data)
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        report = sweep(data)
+        report["grown_kib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+        print(json.dumps(report))
 
 
 if __name__ == "__main__":

@@ -32,6 +32,7 @@ starts, out = np.array([0, 3_000]), np.empty((2, 2, 128), np.float32)
 reads = {
     "rows": lambda: float(channel[3_000:3_001].sum()),
     "all": lambda: float(np.asarray(channel.row_source.rows(0, channel.length)).sum()),
+    "data": lambda: float(channel.data[3_000].sum()),
     "windows": lambda: channel.row_source.read_windows(starts, out),
     "block": lambda: len(bytes(shard.view("signal/x"))),
     "shard rows": lambda: float(shard.read_rows("signal/x", 3_000, 3_001).sum()),
@@ -48,7 +49,9 @@ except TruncatedError:
 """
 
 
-@pytest.mark.parametrize("way", ["rows", "all", "windows", "block", "shard rows", "signal", "mmap", "local"])
+@pytest.mark.parametrize(
+    "way", ["rows", "all", "data", "windows", "block", "shard rows", "signal", "mmap", "local"]
+)
 def test_reading_a_file_that_was_cut_is_an_error(tmp_path: Path, way: str) -> None:
     path = tmp_path / "a.wshard"
     episode = wd.WShardEpisode("e", length=4_000)

@@ -250,7 +250,7 @@ def test_fewer_piece_checksums_than_pieces(tmp_path: Path, count: int) -> None:
             if name == aux:
                 writer.add_bytes(name, shard.read(name)[: 4 + 4 * count])
             else:
-                writer.add_stored(shard.block(name), shard.stored(name))
+                writer.add_stored(shard.block(name), shard.read_stored(name))
         writer.finish()
     for row in (0, 4):
         with pytest.raises(CorruptLayoutError, match=r"signal/x.*fewer piece checksums"):

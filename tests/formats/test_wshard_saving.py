@@ -127,7 +127,7 @@ REFUSED: dict[str, tuple[Callable[[wd.WShardEpisode], None], str]] = {
     "clock in about": (channel_about("clock"), "'clock'"),
     "shape in about": (channel_about("shape"), "'shape'"),
     "block of a channel": (setting("blocks", {"signal/state": b"1234"}), "two blocks have this name"),
-    "block that would be an action": (setting("blocks", {"action/x": bytes(12)}), "actions would not"),
+    "block that would be an action": (setting("blocks", {"action/x": bytes(12)}), "blocks would not"),
     "block of checksums": (setting("blocks", {"aux/crc32c/x": bytes(12)}), "blocks would not"),
     "block of text": (setting("blocks", {"aux/x": "text"}), "bytes were expected"),
     "long name": (long_name, "block name of 4096|block name of 4097|4096"),

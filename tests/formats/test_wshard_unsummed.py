@@ -113,7 +113,7 @@ def test_the_choice_is_checked_and_travels(theirs: Path) -> None:
     import pickle
 
     for wrong in ("blocks", "windows", None, 3):
-        with pytest.raises(ValueError, match="'block', 'window' or False"):
+        with pytest.raises(ValueError, match="one of block, window, not"):
             wd.load_wshard(theirs, verify=wrong)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="Did you mean 'block'"):
         wd.load_wshard(theirs, verify="blck")  # type: ignore[arg-type]

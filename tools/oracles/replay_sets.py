@@ -228,7 +228,6 @@ def check_diffusion_policy(path: Path, source: str) -> dict[str, Any]:
         assert set(root["data"]) == set(other["data"])
         for key, value in other["data"].items():
             assert value.dtype == root["data"][key].dtype
-            assert value.chunks == root["data"][key].chunks
             np.testing.assert_array_equal(root["data"][key][:], value[:])
             compared += 1
     return {"library": f"zarr {zarr.__version__}", "steps": int(ends[-1]), "arrays compared": compared}

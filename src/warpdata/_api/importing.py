@@ -125,11 +125,12 @@ def _import_stored(
 
     from warpdata.catalog.build.builder import DatasetBuilder
     from warpdata.catalog.build.episodes import store_episode
-    from warpdata.convert.importing import StoredTarget, store_episodes
+    from warpdata.convert.importing import StoredTarget
+    from warpdata.convert.importing import import_episodes as bring
 
     with DatasetBuilder(target, catalog=catalog) as builder:
         place = StoredTarget(target, partial(store_episode, builder.catalog, "episodes"))
-        receipt = store_episodes(episodes, place, **shared)
+        receipt = bring(episodes, place, **shared)
         builder.add_stored_episodes("episodes", place.stored)
         _publish_imported(builder, episodes, receipt)
     return receipt
@@ -157,9 +158,7 @@ def export_episodes(
     A source that is foreign too is opened with `source_options`, which are those of `wd.convert.<source_format>.read`.
     `jobs` processes do the work where the format allows it; what is written does not depend on how many there are.
     """
-    import inspect
-
-    from warpdata.convert.formats import check_options, format_module
+    from warpdata.convert.formats import check_options, format_module, option_names
     from warpdata.episodes.collection.episodes import Episodes as Several
 
     module = format_module(format)
@@ -167,7 +166,7 @@ def export_episodes(
         raise ValueError(f"{format} can be read, not written")
     check_options(module.write, options, f"writing {format}")
     if jobs != 1:
-        if "jobs" not in inspect.signature(module.write).parameters:
+        if "jobs" not in option_names(module.write):
             raise ValueError(f"{format} is written by one process: leave out jobs (--jobs)")
         options["jobs"] = jobs
     if isinstance(source, Several):

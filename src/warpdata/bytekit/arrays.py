@@ -79,7 +79,7 @@ class DType:
         return f"DType({self.name!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (DType, (self.name,))
+        return (type(self), (self.name,))
 
 
 _BY_NAME = {name: DType(name) for name in DTYPE_NAMES}

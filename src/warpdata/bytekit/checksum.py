@@ -109,23 +109,7 @@ def fnv1a64(data: bytes) -> int:
     return value
 
 
-class RunningXxh3128:
-    """XXH3-128 of a stream of pieces."""
-
-    __slots__ = ("_state",)
-
-    def __init__(self) -> None:
-        self._state = _xxhash.xxh3_128()
-
-    def update(self, data: Buffer) -> None:
-        """Add the next piece."""
-        self._state.update(data)
-
-    def digest(self, byteorder: ByteOrder = "big") -> bytes:
-        """The 16 bytes of everything so far, canonical (big-endian) or little-endian."""
-        digest: bytes = self._state.digest()
-        return digest if byteorder == "big" else digest[::-1]
-
-
+RunningXxh3128 = _xxhash.xxh3_128
+"""XXH3-128 of a stream of pieces: `update`, `digest` and `hexdigest`, canonical (big-endian)."""
 RunningSha256 = hashlib.sha256
 """SHA-256 of a stream of pieces: `update` and `hexdigest`."""

@@ -6,6 +6,7 @@ The adapter of zstandard and lz4.
 from __future__ import annotations
 
 import bisect
+import contextlib
 import io
 import struct
 import threading
@@ -160,20 +161,26 @@ def iter_decode_zstd(source: BinaryIO, max_bytes: int) -> Iterator[bytes]:
         raise CorruptLayoutError("a zstd frame is cut short")
 
 
+@contextlib.contextmanager
+def _library_errors(what: str, raw_size: int) -> Iterator[None]:
+    """Turn the errors of the libraries into ours."""
+    try:
+        yield
+    except (_zstd.ZstdError, _lz4.LZ4BlockError, RuntimeError, ValueError, OverflowError, EOFError) as error:
+        raise CorruptLayoutError(f"damaged {what} ({error})") from None
+    except MemoryError:
+        raise LimitExceededError(f"not enough memory for a block of {raw_size} bytes") from None
+
+
 def _zstd_decode(data: memoryview, raw_size: int) -> bytes:
-    disk_size = data.nbytes
-    check_expansion("zstd", disk_size, raw_size)
+    check_expansion("zstd", data.nbytes, raw_size)
     announced = zstd_frame_size(data)
     if announced is not None and announced > raw_size:
         raise LimitExceededError(f"a zstd frame announces {announced} bytes where {raw_size} are allowed")
-    try:
+    with _library_errors("zstd frame", raw_size):
         if announced == raw_size:
             return _decompressor().decompress(data, max_output_size=raw_size, allow_extra_data=False)
         return _zstd_decode_frames(data, raw_size)
-    except _zstd.ZstdError as error:
-        raise CorruptLayoutError(f"damaged zstd frame ({error})") from None
-    except MemoryError:
-        raise LimitExceededError(f"not enough memory for a block of {raw_size} bytes") from None
 
 
 def _zstd_decode_frames(data: memoryview, raw_size: int) -> bytes:
@@ -197,14 +204,9 @@ def _lz4_encode(data: memoryview, level: int | None) -> bytes:
 
 
 def _lz4_decode(data: memoryview, raw_size: int) -> bytes:
-    disk_size = data.nbytes
-    check_expansion("lz4", disk_size, raw_size)
-    try:
+    check_expansion("lz4", data.nbytes, raw_size)
+    with _library_errors("LZ4 block", raw_size):
         out: bytes = _lz4.decompress(data, uncompressed_size=raw_size)
-    except (_lz4.LZ4BlockError, ValueError, OverflowError) as error:
-        raise CorruptLayoutError(f"damaged LZ4 block ({error})") from None
-    except MemoryError:
-        raise LimitExceededError(f"not enough memory for a block of {raw_size} bytes") from None
     if len(out) != raw_size:
         raise CorruptLayoutError(f"LZ4 block holds {len(out)} bytes, not the {raw_size} announced")
     return out
@@ -215,12 +217,8 @@ def decode_lz4_frame(data: Buffer, raw_size: int) -> bytes:
     view = byte_view(data)
     check_expansion("lz4", view.nbytes, raw_size)
     decompressor = _lz4_frame.LZ4FrameDecompressor()
-    try:
+    with _library_errors("LZ4 frame", raw_size):
         out: bytes = decompressor.decompress(view, max_length=raw_size + 1)
-    except (RuntimeError, ValueError, OverflowError, EOFError) as error:
-        raise CorruptLayoutError(f"damaged LZ4 frame ({error})") from None
-    except MemoryError:
-        raise LimitExceededError(f"not enough memory for a block of {raw_size} bytes") from None
     if len(out) != raw_size or not decompressor.eof:
         raise CorruptLayoutError(f"an LZ4 frame does not hold the {raw_size} bytes announced")
     return out

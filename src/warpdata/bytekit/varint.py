@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -51,13 +49,6 @@ def encode_varints_bounds(values: ArrayLike) -> tuple[bytes, NDArray[np.int64]]:
         numbers, at = numbers[more] >> _SEVEN, at[more]
         out[at] |= np.uint8(0x80)
         at += 1
-
-
-def encode_varints_parts(values: ArrayLike, ends: Sequence[int]) -> list[bytes]:
-    """Unsigned LEB128 in parts: the bytes of the values up to each of `ends`, from the end before it."""
-    data, bounds = encode_varints_bounds(values)
-    cuts = [0, *bounds[list(ends)].tolist()]
-    return [data[start:stop] for start, stop in itertools.pairwise(cuts)]
 
 
 def varint_lengths(values: NDArray[np.uint64]) -> NDArray[np.int64]:

@@ -14,28 +14,28 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.io.commit import commit_file, commit_folder
 from warpdata.bytekit.lazy import cached_property
-from warpdata.convert.aligning import LAST_ROW, AlignOptions, Hold
+from warpdata.convert.aligning import LAST_ROW
 from warpdata.convert.exporting import (
-    OnError,
+    ExportOptions,
     Part,
-    Progress,
     StepColumn,
     StepRows,
     StepWriter,
+    place_signals,
     source_id,
     write_set,
 )
 from warpdata.convert.place import Place
 from warpdata.convert.receipt import RECEIPT_FILE, ConversionReceipt, Note, note_of, packed
-from warpdata.convert.stepped import ChainedRows, EpisodeColumn, MemoryRows, PartRows, Parts, SteppedEpisodes
-from warpdata.convert.tables.npz import NpzFile, NpzRows, write_npz
+from warpdata.convert.stepped import EpisodeColumn, Parts, Rows, SteppedEpisodes, chain_rows
+from warpdata.convert.tables.npz import NpzFile, write_npz
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.errors import (
     BadMagicError,
@@ -58,7 +58,12 @@ _ROLES: dict[str, Role] = {
     **dict.fromkeys(("is_first", "is_last", "stepid", "consec", "reset", "discount"), "other"),
 }
 _FIRST_TIME = "20000101T000000F"
-_NAMES = {"reward": "reward", "terminated": "is_terminal"}
+_PATHS = {
+    "action": ("action", "action/{}"),
+    "reward": ("reward", "reward"),
+    "terminated": ("is_terminal", "is_terminal"),
+}
+"""Role -> key of the only signal, and of several."""
 _FLAGS = ("is_first", "is_last", "is_terminal")
 _BLOCK_ROWS = 256
 
@@ -146,7 +151,7 @@ class Replay(SteppedEpisodes):
         if self._is_old:
             name = f"{self._chunks[stream[0]][1]}-{head}"
             return [_Span(name, tuple(stream), 0, total, number, True)]
-        flags = [self._files[chunk].array("is_first").reshape(-1) for chunk in stream]
+        flags = [self._files[chunk].whole("is_first").reshape(-1) for chunk in stream]
         firsts = np.concatenate(flags).astype(bool)
         cuts = np.unique(np.concatenate([[0], np.flatnonzero(firsts), [total]])).tolist()
         spans = []
@@ -161,9 +166,9 @@ class Replay(SteppedEpisodes):
     def _length(self, chunk: int) -> int:
         """The rows of a chunk, as its name states and all its arrays have."""
         file, name = self._files[chunk], self._chunks[chunk]
-        if not file.keys:
+        shapes = {key: file.shape(key) for key in file.paths()}
+        if not shapes:
             raise CorruptLayoutError("an archive without arrays", path=file.name)
-        shapes = {key: file.header(key)[0] for key in file.keys}
         key = "is_first" if "is_first" in shapes else next(iter(shapes))
         expected = int(name[4]) if not self._is_old else next(iter(shapes[key]), -1)
         for each in shapes if not self._is_old else [key]:
@@ -190,12 +195,12 @@ class Replay(SteppedEpisodes):
         span = self.spans[position]
         place = f"{self.name}#{span.id}"
         files = [self._files[chunk] for chunk in span.chunks]
-        keys, count = files[0].keys, span.stop - span.start
-        if any(set(file.keys) != set(keys) for file in files):
+        keys, count = files[0].paths(), span.stop - span.start
+        if any(set(file.paths()) != set(keys) for file in files):
             raise CorruptLayoutError(f"the chunks of episode {span.id!r} have different arrays", path=place)
         columns: dict[str, EpisodeColumn] = {}
         for key in keys:
-            rows = PartRows(ChainedRows([NpzRows(file, key) for file in files], key), span.start, span.stop)
+            rows = chain_rows([file.rows(key) for file in files], key).part(span.start, span.stop)
             role = "action" if f"{key}/".startswith("action/") else _ROLES.get(key, "observation")
             role = "other" if key.startswith(("dyn/", "enc/", "dec/", "log/")) else role
             clock = OUTCOME_CLOCK if role in ("reward", "terminated") else None
@@ -208,9 +213,8 @@ class Replay(SteppedEpisodes):
                 if column.role == "action":  # moved to the row of the choice; the first one led to nothing
                     led = column.rows
                     kept["first_action"][name] = packed(led.read(0, 1)[0])
-                    zeros = MemoryRows(np.zeros((1, *led.row_shape), led.dtype), led.kind)
-                    moved = ChainedRows([PartRows(led, 1, count), zeros], name)
-                    columns[name] = EpisodeColumn(moved, "action")
+                    zeros = Rows.of(np.zeros((1, *led.shape), led.dtype), led.kind)
+                    columns[name] = EpisodeColumn(chain_rows([led.part(1, count), zeros], name), "action")
         meta: dict[str, Any] = {"dreamer": kept, **({LAST_ROW: "observation"} if last else {})}
         return Parts(self.ids[position], count, columns, {}, meta, self._fps, outcome="next", place=place)
 
@@ -227,25 +231,18 @@ def write(
     *,
     chunk_length: int = 1024,
     final_observation: Literal["repeat", "drop"] = "repeat",
-    rate: float | None = None,
-    clock: str | None = None,
-    align: Hold = "hold",
-    on_error: OnError = "stop",
-    jobs: int = 1,
-    progress: Progress | None = None,
+    **options: Unpack[ExportOptions],
 ) -> ConversionReceipt:
     """Write episodes as a replay folder, which appears whole or not at all.
 
     A row holds what was seen, the reward that came with it and the action chosen there: where nothing was seen after
-    the last action, the last observation is repeated, or the last step is dropped. Steps are those of the episode, or
-    a grid of `rate` per second, or the records of the signal `clock`, aligned by `align`. Their times are kept in
+    the last action, the last observation is repeated, or the last step is dropped. The times of the steps are kept in
     `warpdata.json`.
     """
     if chunk_length < 1:
         raise ValueError(f"chunk_length is at least 1, not {chunk_length}")
     require_word("final_observation", final_observation, ("repeat", "drop"))
-    writer, options = ReplayWriter(chunk_length, final_observation), AlignOptions(rate, clock, align)
-    return write_set(writer, episodes, target, options, on_error=on_error, jobs=jobs, progress=progress)
+    return write_set(ReplayWriter(chunk_length, final_observation), episodes, target, **options)
 
 
 class ReplayWriter(StepWriter):
@@ -346,13 +343,9 @@ def _replay_columns(rows: StepRows, notes: dict[str, Note]) -> dict[str, StepCol
     columns: dict[str, StepColumn] = {}
     for name in rows.names("truncated"):
         notes[name] = note_of(rows.columns.pop(name).signal, "dropped", "is_last of the last row holds it")
-    actions = rows.names("action")
-    for name, column in rows.columns.items():
-        role = column.meta.role
-        there = _NAMES.get(role, name)
-        if name in actions:
-            there = "action" if len(actions) == 1 else f"action/{name.removeprefix('action/')}"
-        if there in columns or (there in _FLAGS and role != "terminated"):
+    for name, there in place_signals(rows.columns, _PATHS).items():
+        column, role = rows.columns[name], rows.columns[name].meta.role
+        if there in _FLAGS and role != "terminated":
             raise SchemaMismatchError(f"two signals of episode {rows.episode.id!r} would be called {there!r}")
         columns[there] = column
         notes[name] = column.note()

@@ -16,19 +16,18 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.arrays import byte_view
 from warpdata.bytekit.io.commit import commit_folder
-from warpdata.convert.aligning import EXACT_NS, AlignOptions, steps_with
-from warpdata.convert.plain_names import under_own_names
+from warpdata.convert.aligning import EXACT_NS, AlignOptions, Hold, steps_with
+from warpdata.convert.plain_names import with_own_names
 from warpdata.convert.receipt import RECEIPT_FILE, ConversionReceipt, EpisodeNotes, How, Note, note_of
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.episodes.collection.jobs import in_order, runner_of
-from warpdata.episodes.forms.content import ContentSum
+from warpdata.episodes.forms.content import ContentSum, RowsSum
 from warpdata.episodes.sources.encoded import encoded_run
 from warpdata.errors import FormatError, SchemaMismatchError, WarpError, require_word
 from warpdata.timeline.episode import Episode
@@ -43,6 +42,7 @@ Work = Callable[[int, Episode], Any]
 """Work on the episode at a position; it must pickle."""
 _BLOCK_BYTES = 4 << 20
 _LOSSLESS = ("ffv1", "png")
+_PREFIX = re.compile(r"(observations?|obs|actions?)[./](obs/)?")
 _NO_PLACE = "what was seen after the last step has no place in the target"
 
 
@@ -170,7 +170,7 @@ class _Without(SourceAround):
         super().__init__(inner, LazySignals(lambda: kept, inner.signals.__getitem__))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class StepColumn:
     """One signal by step: as many rows as there are steps, or one more."""
 
@@ -182,6 +182,8 @@ class StepColumn:
     """Whether its rows are its records."""
     end_ns: int = 0
     """Time that the set keeps for the row after the last step."""
+    content: ContentSum | None = None
+    """The hash of the signal, once all its rows went through `blocks`."""
 
     @property
     def meta(self) -> SignalMeta:
@@ -201,30 +203,22 @@ class StepColumn:
         """The rows, a few megabytes at a time."""
         end = self.count if stop is None else stop
         step = max(1, _BLOCK_BYTES // max(64, self.meta.row_bytes))
+        is_whole = self.is_exact and start == 0 and end == len(self.signal) and not self.meta.is_object
+        total = RowsSum() if is_whole and encoded_run(self.signal) is None else None
         for low in range(start, end, step):
-            yield self.rows(low, min(low + step, end))
+            block = self.rows(low, min(low + step, end))
+            if total is not None:
+                total.add(block)
+            yield block
+        self.content = self.content if total is None else total.result()
 
-    def save(self, path: Path, stop: int) -> SavedRows:
-        """The rows [0, stop) in a file, which travels to other processes by its path."""
-        with open(path, "xb") as out:
-            for block in self.blocks(0, stop):
-                out.write(byte_view(np.ascontiguousarray(block)))
-        return SavedRows(path, self.meta.dtype, (stop, *self.meta.shape))
-
-    def note(
-        self,
-        *,
-        decoded: bool = True,
-        has_final: bool = True,
-        error_ns: int = 0,
-        known: ContentSum | None = None,
-    ) -> Note:
+    def note(self, *, decoded: bool = True, has_final: bool = True, error_ns: int = 0) -> Note:
         """What becomes of the signal: kept, decoded to pixels, or aligned with the steps.
 
         `decoded`: encoded frames become pixels. `has_final`: the target has a place for the observation after the last
-        step. `error_ns`: how far its rows are moved in time. `known`: the hash of the signal, if available.
+        step. `error_ns`: how far its rows are moved in time.
         """
-        note = partial(note_of, self.signal, known=known, max_error_ns=error_ns)
+        note = partial(note_of, self.signal, known=self.content, max_error_ns=error_ns)
         kept: How = "resampled" if error_ns else "kept"
         if self.steps.comes_later(self.signal):
             return note(kept, "each at the step that led to it")
@@ -239,7 +233,7 @@ class StepColumn:
             return note("dropped", _NO_PLACE)
         if self.has_more and (moved := abs(int(self.signal.timestamps[-1]) - self.end_ns)) > EXACT_NS:
             why = "the observation after the last step is moved in time"
-            return note_of(self.signal, "resampled", why, known=known, max_error_ns=moved)
+            return note_of(self.signal, "resampled", why, known=self.content, max_error_ns=moved)
         run = encoded_run(self.signal) if decoded else None
         if run is not None and run.stream.codec in _LOSSLESS:
             return note("kept", f"the same pixels, which were {run.stream.codec}")
@@ -248,40 +242,67 @@ class StepColumn:
         return note(kept)
 
 
-@dataclass(frozen=True, slots=True)
-class SavedRows:
-    """Rows in a scratch file."""
+def place_signals(
+    columns: Mapping[str, StepColumn], patterns: Mapping[str, tuple[str, str]], other: str = "{}"
+) -> dict[str, str]:
+    """Signal -> its path in the target, by role: the pattern of the only signal of a role, and that of several.
 
-    path: Path
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
+    Names that have the form of the pattern stay. Of several signals for a path without `{}` the first one takes it,
+    and the others follow the pattern `other`.
+    """
+    paths: dict[str, str] = {}
+    for name, column in columns.items():
+        names = [key for key, same in columns.items() if same.meta.role == column.meta.role]
+        pattern = patterns.get(column.meta.role, (other, other))[len(names) > 1]
+        word = pattern.removesuffix("/{}")
+        if "{}" not in pattern and name != (word if word in names else names[0]):
+            word = pattern = other
+        is_placed = name == word or name.startswith(f"{word}/")
+        short = name if pattern == other else _PREFIX.sub("", name, count=1)
+        paths[name] = name if is_placed else pattern.format(short)
+    taken = list(paths.values())
+    for path in sorted(taken):
+        if taken.count(path) > 1 or any(below.startswith(f"{path}/") for below in taken):
+            hint = "Rename them with Episodes.map."
+            raise SchemaMismatchError(f"two signals would be called {path!r}", hint=hint)
+    return paths
 
-    def read(self) -> NDArray[Any]:
-        """The rows, memory-mapped."""
-        if 0 in self.shape:
-            return np.empty(self.shape, self.dtype)
-        return np.memmap(self.path, self.dtype, "r", shape=self.shape)
+
+class ExportOptions(TypedDict, total=False):
+    """Options of every export by step."""
+
+    rate: float | None
+    """Steps on a grid of this many per second, instead of the steps of the episode."""
+    clock: str | None
+    """Or a step for every record of this signal."""
+    align: Hold
+    """Value of a signal at a step: `hold` (the last record), `nearest` or `linear`."""
+    on_error: OnError
+    """`skip` leaves out episodes that cannot be read, and counts them."""
+    jobs: int
+    """Processes that prepare episodes; the set does not depend on how many there are."""
+    progress: Progress | None
 
 
 def write_set(
     writer: StepWriter,
     episodes: Episodes,
     target: str | os.PathLike[str],
-    options: AlignOptions,
     *,
-    on_error: OnError,
-    jobs: int = 1,
-    progress: Progress | None = None,
     supplied: Mapping[str, Any] | None = None,
+    max_age_ns: int | None = None,
+    **given: Unpack[ExportOptions],
 ) -> ConversionReceipt:
     """Write episodes by step into a new set; `supplied` are further facts from the user, for the receipt."""
+    options = AlignOptions(given.get("rate"), given.get("clock"), given.get("align", "hold"), max_age_ns)
+    on_error, jobs, progress = given.get("on_error", "stop"), given.get("jobs", 1), given.get("progress")
     check_on_error(on_error)
-    episodes = under_own_names(episodes)
     stated = {**options.to_json(), **(supplied or {})}
     receipt = ConversionReceipt.of_export(writer.format, episodes, target, writer.version, stated)
     for position in range(len(episodes)):
         try:
-            writer.choose(StepRows(episodes[position], options, ragged=writer.holds_ragged), episodes)
+            first = StepRows(with_own_names(episodes[position]), options, ragged=writer.holds_ragged)
+            writer.choose(first, episodes)
             break
         except WarpError:
             if on_error == "stop" or position + 1 == len(episodes):
@@ -308,7 +329,7 @@ def _make_part(
 ) -> Part:
     folder = scratch / str(position)
     folder.mkdir()
-    rows = StepRows(episode, options, ragged=writer.holds_ragged)
+    rows = StepRows(with_own_names(episode), options, ragged=writer.holds_ragged)
     part = writer.make(rows, folder)
     part.notes |= rows.left_out
     part.about = {"id": source_id(episode), **(part.about or rows.episode_notes(part.rows))}
@@ -386,12 +407,11 @@ def write_episode_files(
 ) -> ConversionReceipt:
     """Write every episode as a file named after it, with the format as suffix: into a new folder, or as `target`."""
     check_on_error(on_error)
-    episodes = under_own_names(episodes)
     receipt = ConversionReceipt.of_export(format, episodes, target, version)
     if os.fspath(target).endswith(f".{format}"):
         if len(episodes) != 1:
             raise ValueError(f"{target} is one file for {len(episodes)} episodes: name a folder")
-        write_file(episodes[0], Path(target), receipt)
+        write_file(with_own_names(episodes[0]), Path(target), receipt)
         return receipt
     with commit_folder(target) as folder:
         work = partial(_write_part, write_file, folder)
@@ -411,5 +431,5 @@ def _write_part(
     write_file: WriteFile, folder: Path, position: int, episode: Episode
 ) -> tuple[str, dict[str, Note]]:
     """Write one file under a temporary name; its final name and the notes of the signals."""
-    notes = write_file(episode, folder / f".{position}.part", None)
+    notes = write_file(with_own_names(episode), folder / f".{position}.part", None)
     return re.sub(r"[^A-Za-z0-9_.=+@-]", "_", source_id(episode)).lstrip(".") or "episode", notes

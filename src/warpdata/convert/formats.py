@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from warpdata.convert import FORMATS
+from warpdata.convert.exporting import ExportOptions
 from warpdata.convert.place import Place
 from warpdata.errors import BadMagicError, StoreError, WarpError, nearest
 
@@ -27,6 +28,7 @@ __all__ = [
     "format_module",
     "format_of",
     "known_format",
+    "option_names",
     "other_format",
 ]
 
@@ -98,10 +100,17 @@ def other_format(error: WarpError, name: str, place: Place) -> WarpError:
     )
 
 
+def option_names(call: Any) -> list[str]:
+    """The options of a `read` or `write`."""
+    parameters = inspect.signature(call).parameters.values()
+    names = [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
+    has_common = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+    return names + (list(ExportOptions.__annotations__) if has_common else [])
+
+
 def check_options(call: Any, options: Mapping[str, Any], what: str) -> None:
     """Raise unless a `read` or `write` takes all of these options."""
-    parameters = inspect.signature(call).parameters.items()
-    known = [name for name, parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
+    known = option_names(call)
     for name in options:
         if name not in known:
             raise ValueError(f"{what} has no option {name!r}.{nearest(name, known)}")

@@ -23,7 +23,7 @@ from warpdata.bytekit.io.commit import TEMP_MARK, map_os_errors, write_file
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
 from warpdata.bytekit.process.locks import FileLock
 from warpdata.convert.exporting import EpisodeTask, OnError, Progress, check_on_error
-from warpdata.convert.plain_names import RENAMED, names_behind, under_plain_names
+from warpdata.convert.plain_names import RENAMED, names_behind, with_plain_names
 from warpdata.convert.receipt import ConversionReceipt, Note, note_of
 from warpdata.episodes.collection.edits import episode_path
 from warpdata.episodes.collection.episodes import Episodes
@@ -72,7 +72,7 @@ class ImportPlan:
 
 def import_episodes(
     episodes: Episodes,
-    target: str | os.PathLike[str],
+    target: str | os.PathLike[str] | StoredTarget,
     *,
     format: str,  # noqa: A002 - the word of the commands
     source: str,
@@ -86,13 +86,16 @@ def import_episodes(
 ) -> ConversionReceipt:
     """Write all episodes into a root of recordings or a folder of shards; running it again continues.
 
-    `runner` converts the episodes; other machines must see the target under the same path. `on_error="skip"` counts
-    episodes that cannot be read and goes on. `video` encodes cameras with raw frames, which are kept exactly otherwise;
-    encoded ones are always copied.
+    `runner` converts the episodes; other machines must see the target under the same path, or share a catalog
+    (`StoredTarget`). `on_error="skip"` counts episodes that cannot be read and goes on. `video` encodes cameras with
+    raw frames, which are kept exactly otherwise; encoded ones are always copied.
     """
     check_on_error(on_error)
     require_word("a target", kind, ("root", "shards"))
     plan = ImportPlan(format, source, version, dict(supplied or {}), video)
+    convert = partial(_convert_all, episodes, plan, runner or Here(), on_error, progress)
+    if isinstance(target, StoredTarget):
+        return convert(target)
     path = Path(os.path.abspath(target))
     place: FolderTarget = RootTarget(path) if kind == "root" else ShardTarget(path)
     is_new = not path.exists()
@@ -105,62 +108,43 @@ def import_episodes(
             raise ConflictError(fact, path=path, hint="Wait until it is done.")
         try:
             place.begin(episodes, plan)
-            receipt = _convert_all(episodes, place, plan, runner or Here(), on_error, progress)
+            receipt = convert(place)
             place.finish(episodes, receipt)
         finally:
             lock.release()
     except BaseException:
         own = (STATE_FILE, _LOCK_FILE)
-        if is_new and not any(each.is_file() and each.name not in own for each in path.rglob("*")):
+        if is_new and not any(file.is_file() and file.name not in own for file in path.rglob("*")):
             shutil.rmtree(path, ignore_errors=True)
         raise
     return receipt
 
 
-def store_episodes(
-    episodes: Episodes,
-    target: StoredTarget,
-    *,
-    format: str,  # noqa: A002 - the word of the commands
-    source: str,
-    version: str = "",
-    supplied: Mapping[str, Any] | None = None,
-    runner: Runner | None = None,
-    on_error: OnError = "stop",
-    video: VideoOptions | None = None,
-    progress: Progress | None = None,
-) -> ConversionReceipt:
-    """Convert all episodes into blobs of a catalog, to be published as `target.stored`."""
-    check_on_error(on_error)
-    plan = ImportPlan(format, source, version, dict(supplied or {}), video)
-    return _convert_all(episodes, target, plan, runner or Here(), on_error, progress)
-
-
 def _convert_all(
     episodes: Episodes,
-    place: Target,
     plan: ImportPlan,
     runner: Runner,
     on_error: str,
     progress: Progress | None,
+    place: Target,
 ) -> ConversionReceipt:
     ids = episodes.ids
     waiting = [position for position in range(len(ids)) if not place.is_done(position)]
     receipt = ConversionReceipt("import", plan.format, plan.source, str(place.path), plan.version)
     receipt.supplied = dict(plan.supplied)
     receipt.add_rate(episodes)
-    receipt.continued = done = len(ids) - len(waiting)
+    receipt.continued = len(ids) - len(waiting)
     if progress is not None:
-        progress(done, len(ids))
+        progress(receipt.continued, len(ids))
     results = in_order(runner, EpisodeTask(episodes, partial(_convert, place, plan)), waiting)
-    unfinished = set(waiting)
+    unfinished, done = set(waiting), receipt.continued
     for position, episode_id in enumerate(ids):
         if position not in unfinished:
             receipt.add(place.notes(position))
             continue
         error, written = next(results)[1]
         if error is None:
-            receipt.add(place.keep(position, written))
+            receipt.add(place.keep(written))
         else:
             named: WarpError = type(error)(f"episode {episode_id}: {error.message}", hint=error.hint)
             named.path = error.path
@@ -174,7 +158,7 @@ def _convert_all(
 
 
 def _convert(place: Target, plan: ImportPlan, position: int, episode: Episode) -> Any:
-    return place.write(position, under_plain_names(episode), plan)
+    return place.write(position, with_plain_names(episode), plan)
 
 
 class Target(ABC):
@@ -183,19 +167,19 @@ class Target(ABC):
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    @abstractmethod
-    def is_done(self, position: int) -> bool:
+    def is_done(self, _position: int) -> bool:
         """Whether an earlier run finished this episode."""
+        return False
 
-    @abstractmethod
     def notes(self, position: int) -> dict[str, Note]:
         """The notes of an episode that an earlier run finished."""
+        raise KeyError(position)
 
     @abstractmethod
     def write(self, position: int, episode: Episode, plan: ImportPlan) -> Any:
         """Convert one episode, in any process; the result is given to `keep`."""
 
-    def keep(self, _position: int, written: Any) -> dict[str, Note]:
+    def keep(self, written: Any) -> dict[str, Note]:
         """The notes of an episode that was just written."""
         notes: dict[str, Note] = written
         return notes
@@ -317,20 +301,12 @@ class StoredTarget(Target):
         self.stored: list[StoredEpisode] = []
         """The episodes to publish, in order."""
 
-    def is_done(self, _position: int) -> bool:
-        """Never: an episode is converted again, and its blob is stored once."""
-        return False
-
-    def notes(self, position: int) -> dict[str, Note]:
-        """Not used: no episode is done before."""
-        raise KeyError(position)
-
     def write(self, _position: int, episode: Episode, plan: ImportPlan) -> Any:
         """Store the episode."""
         noted = NotedSource(episode, plan)
         return self._store(Episode(noted), _file_name(episode.id)), noted.notes
 
-    def keep(self, _position: int, written: Any) -> dict[str, Note]:
+    def keep(self, written: Any) -> dict[str, Note]:
         """Collect a stored episode; its notes."""
         stored, notes = written
         self.stored.append(stored)

@@ -14,7 +14,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,14 +22,22 @@ from numpy.typing import NDArray
 from warpdata.bytekit.io.commit import commit_folder
 from warpdata.bytekit.jsontext import parse_json_object
 from warpdata.bytekit.lazy import cached_property
-from warpdata.convert.aligning import AlignOptions, Hold, stated_rate
-from warpdata.convert.exporting import OnError, Part, Progress, StepColumn, StepRows, StepWriter, write_set
-from warpdata.convert.hdf5.file import Hdf5File, Hdf5Out, Hdf5Rows, writing
+from warpdata.convert.aligning import stated_rate
+from warpdata.convert.exporting import (
+    ExportOptions,
+    Part,
+    StepColumn,
+    StepRows,
+    StepWriter,
+    place_signals,
+    write_set,
+)
+from warpdata.convert.hdf5.file import Hdf5File, Hdf5Out, writing
 from warpdata.convert.hdf5.read import json_object, whole_number
 from warpdata.convert.place import Place
 from warpdata.convert.receipt import RECEIPT_FILE, ConversionReceipt, Note, called, note_of, packed, unpacked
-from warpdata.convert.stepped import EpisodeColumn, Parts, PictureRows, Rows, SteppedEpisodes
-from warpdata.convert.tables.parquet import ColumnFile, TableRows, write_table
+from warpdata.convert.stepped import EpisodeColumn, Parts, Rows, SteppedEpisodes
+from warpdata.convert.tables.parquet import ColumnFile, write_table
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.episodes.sources.encoded import encoded_run
 from warpdata.errors import (
@@ -60,7 +68,10 @@ _ROLES = {top: role for role, top in _TOPS.items()}
 _SINGLE = ("rewards", "terminations", "truncations")
 _PER_STEP = ("actions", *_SINGLE)
 _SPACES = {"observations": "observation_space", "actions": "action_space"}
-_PREFIXES = re.compile(r"(observations?|obs|actions?)[./]")
+_PATHS: dict[str, tuple[str, str]] = {
+    role: (top, top if top in _SINGLE else f"{top}/{{}}") for role, top in _TOPS.items()
+}
+"""Role -> path of the only signal, and of several."""
 _PART = "episode"
 
 
@@ -112,7 +123,7 @@ class MinariEpisodes(SteppedEpisodes):
             raise UnsupportedVersionError(f"episodes stored as {self._kind!r}", path=place.name)
         if self._kind == "hdf5":
             name = f"{self._folder}{_MAIN_FILE}"
-            self._file = Hdf5File(place.open(name) if place.path is None else place.inside(name))
+            self._file = Hdf5File(place, name)
             names, pattern = self._file.names("/"), r"episode_(\d+)"
         else:
             names = place.names(self._folder.rstrip("/"))
@@ -175,10 +186,10 @@ class MinariEpisodes(SteppedEpisodes):
         """Image spaces are stored as JPEG, unless their rows have the shape of the space."""
         space = self.spaces.get(path)
         shape = box_shape(space) or ()
-        is_encoded = rows.kind == "bytes" or (len(rows.row_shape) == 1 and len(shape) > 1)
+        is_encoded = rows.kind == "bytes" or (len(rows.shape) == 1 and len(shape) > 1)
         if not is_encoded or not is_image_space(space):
             return rows
-        return PictureRows(rows, has_axis=len(shape) == 3 and shape[2] == 1)
+        return rows.as_pictures(has_axis=len(shape) == 3 and shape[2] == 1)
 
     def _hdf5_episode(self, number: int, _: str) -> tuple[dict[str, Any], dict[str, Rows], dict[str, Any]]:
         """Attributes, columns and other metadata of a group; a Tuple is `_index_0` … there."""
@@ -190,7 +201,7 @@ class MinariEpisodes(SteppedEpisodes):
         for path, shape in shapes.items():
             name = re.sub(r"(^|/)_index_(\d+)(?=/|$)", r"\1\2", path)
             if shape:
-                arrays[name] = Hdf5Rows(self._file, f"{group}/{path}")
+                arrays[name] = self._file.rows(f"{group}/{path}")
             else:
                 kept[name] = packed(self._file.whole(f"{group}/{path}"))
         more = {"arrays": kept, "attributes": {path: each for path, each in attributes.items() if path}}
@@ -214,7 +225,7 @@ class MinariEpisodes(SteppedEpisodes):
             is_jpeg = is_image_space(self.spaces.get(path)) and str(field.type) in ("binary", "large_binary")
             shape = None if is_jpeg else box_shape(self.spaces.get(path))
             count = table.count - (path.partition("/")[0] in _PER_STEP)
-            arrays[path] = TableRows(table, path, count, shape, "Leave infos out with infos=False.")
+            arrays[path] = table.rows(path, count, shape, "Leave infos out with infos=False.")
         return about, arrays, {}
 
 
@@ -324,19 +335,13 @@ def write(
     data_format: Literal["hdf5", "arrow", "parquet"] | None = None,
     dataset_id: str | None = None,
     final_observation: Literal["repeat", "drop"] = "repeat",
-    rate: float | None = None,
-    clock: str | None = None,
-    align: Hold = "hold",
-    on_error: OnError = "stop",
-    jobs: int = 1,
-    progress: Progress | None = None,
+    **options: Unpack[ExportOptions],
 ) -> ConversionReceipt:
     """Write episodes as the folder of a Minari dataset, which appears whole or not at all.
 
     `data_format` is that of the source, else HDF5; `dataset_id` the name in Minari's root, by default the last part of
     the target. Minari needs an observation after the last action: if there is none, the last one is repeated, or the
-    last step is dropped. Steps are those of the episode, or a grid of `rate` per second, or the records of the signal
-    `clock`, aligned by `align`. Their times are kept in `warpdata.json`.
+    last step is dropped. The times of the steps are kept in `warpdata.json`.
     """
     if data_format is not None:
         require_word("data_format", data_format, FORMATS)
@@ -344,8 +349,7 @@ def write(
     if not len(episodes):
         raise CorruptLayoutError("a Minari dataset has at least one episode")
     writer = MinariWriter(data_format, dataset_id, final_observation)
-    options = AlignOptions(rate, clock, align)
-    return write_set(writer, episodes, target, options, on_error=on_error, jobs=jobs, progress=progress)
+    return write_set(writer, episodes, target, **options)
 
 
 class MinariWriter(StepWriter):
@@ -381,7 +385,7 @@ class MinariWriter(StepWriter):
         self._metadata = dict(unpacked(kept.get("metadata", {}))) if isinstance(kept, Mapping) else {}
         stated = self._metadata.get("data_format")
         self._data_format = self._data_format or (stated if stated in FORMATS else "hdf5")
-        self._names = _paths(rows.columns)
+        self._names = place_signals(rows.columns, _PATHS, "infos/{}")
         metas = {path: rows.columns[name].meta for name, path in self._names.items()}
         spaces = {path: space_of(meta) for path, meta in metas.items() if path.partition("/")[0] in _SPACES}
         known = read_spaces(self._metadata, "the metadata")
@@ -401,7 +405,7 @@ class MinariWriter(StepWriter):
 
     def make(self, rows: StepRows, scratch: Path) -> Part:
         """The group or the table of one episode."""
-        paths = _paths(rows.columns)
+        paths = place_signals(rows.columns, _PATHS, "infos/{}")
         own, first = (
             {name: path for name, path in each.items() if not path.startswith("infos")}
             for each in (paths, self._names)
@@ -513,32 +517,6 @@ class MinariWriter(StepWriter):
     def finish(self, _episodes: Episodes, receipt: ConversionReceipt) -> None:
         """Write the receipt; the metadata follow when the files are closed."""
         (self.out[0] / RECEIPT_FILE).write_bytes(receipt.document())
-
-
-def _paths(columns: Mapping[str, StepColumn]) -> dict[str, str]:
-    """Signal -> its path: below the word for its role; the only one of its role has that word alone."""
-    paths: dict[str, str] = {}
-    by_top: dict[str, list[str]] = {}
-    for name, column in columns.items():
-        by_top.setdefault(_TOPS.get(column.meta.role, "infos"), []).append(name)
-    for top, names in by_top.items():
-        if top == "infos":
-            paths |= {name: name if name.startswith("infos/") else f"infos/{name}" for name in names}
-        elif top in _SINGLE:
-            first = top if top in names else names[0]
-            paths |= {name: top if name == first else f"infos/{name}" for name in names}
-        elif all(name == top or name.startswith(f"{top}/") for name in names):
-            paths |= {name: name for name in names}
-        elif len(names) == 1:
-            paths[names[0]] = top
-        else:
-            paths |= {name: f"{top}/{_PREFIXES.sub('', name, count=1)}" for name in names}
-    taken = list(paths.values())
-    for path in sorted(taken):
-        if taken.count(path) > 1 or any(other.startswith(f"{path}/") for other in taken):
-            hint = "Rename them with Episodes.map."
-            raise SchemaMismatchError(f"two signals would be called {path!r}", hint=hint)
-    return paths
 
 
 def _jpegs(column: StepColumn) -> Any:

@@ -123,17 +123,6 @@ class Place:
             return sorted(os.listdir(self.path)) if self.path.is_dir() else []
         return sorted({name.partition("/")[0] for name in self.names()})
 
-    def near(self) -> list[str]:
-        """The names directly inside, and inside the folders there."""
-        if self.path is None:
-            return [name for name in self.names() if name.count("/") <= 1]
-        names: list[str] = []
-        for name in self.children():
-            child = self.path / name
-            is_folder = child.is_dir() and not child.is_symlink()
-            names += [f"{name}/{below}" for below in sorted(os.listdir(child))] if is_folder else [name]
-        return names
-
     def inside(self, name: str) -> Path:
         """Path of a file inside, on this machine."""
         if self.path is None:

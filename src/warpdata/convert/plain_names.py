@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping
 from typing import Any
 
 from warpdata.bytekit.lazy import cached_property
 from warpdata.bytekit.process.forks import Reopens
-from warpdata.episodes.collection.episodes import Episodes, EpisodesSource
 from warpdata.formats.episodedir.documents import check_name, plain_part
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.signal import Signal
@@ -32,89 +31,60 @@ def _is_plain(name: str) -> bool:
     return True
 
 
+def free_name(name: str, taken: Container[str]) -> str:
+    """The name, with a number if it is taken."""
+    chosen, number = name, 2
+    while chosen in taken:
+        chosen, number = f"{name}.{number}", number + 1
+    return chosen
+
+
 class RenamedSource(Reopens, SourceAround):
-    """An episode with other names for some signals and static items."""
+    """An episode with other names for some signals and static items; `renamed` maps new names to old ones."""
 
     def __init__(self, episode: Episode, renamed: Mapping[str, str]) -> None:
-        """`renamed` maps a new name to the one behind it."""
         super().__init__(episode.source)
         self.renamed = renamed
 
     @cached_property
     def signals(self) -> Mapping[str, Signal]:
         """The signals of the episode in their order."""
-        return ReadOnlyDict(self._rename(self.inner.signals))
+        return self._rename(self.inner.signals)
 
     @cached_property
     def static(self) -> Mapping[str, Any]:
         """The static items of the episode in their order."""
-        return ReadOnlyDict(self._rename(self.inner.static))
+        return self._rename(self.inner.static)
 
-    def _rename(self, items: Mapping[str, Any]) -> dict[str, Any]:
+    def _rename(self, items: Mapping[str, Any]) -> ReadOnlyDict:
         new = {old: name for name, old in self.renamed.items()}
-        return {new.get(name, name): value for name, value in items.items()}
+        return ReadOnlyDict({new.get(name, name): value for name, value in items.items()})
 
 
-def under_plain_names(episode: Episode) -> Episode:
+def with_plain_names(episode: Episode) -> Episode:
     """The episode with names that recordings and shards can have; unchanged if all its names are such."""
     names = list(dict.fromkeys([*episode.signals, *episode.static]))
     taken = {name for name in names if _is_plain(name)}
     renamed: dict[str, str] = {}
     for name in names:
-        if name in taken:
-            continue
-        base = new = plain_name(name)
-        number = 2
-        while new in taken:
-            new, number = f"{base}.{number}", number + 1
-        taken.add(new)
-        renamed[new] = name
+        if name not in taken:
+            new = free_name(plain_name(name), taken)
+            taken.add(new)
+            renamed[new] = name
     return Episode(RenamedSource(episode, renamed)) if renamed else episode
 
 
 def names_behind(episode: Episode) -> Mapping[str, str]:
-    """Names that `under_plain_names` changed: name here -> name in the source."""
+    """Names that `with_plain_names` changed: name here -> name in the source."""
     return episode.source.renamed if isinstance(episode.source, RenamedSource) else {}
 
 
-def under_own_names(episodes: Episodes) -> Episodes:
-    """Episodes with the names that they had before their import."""
-    return Episodes(_OwnNames(episodes.source), episodes._rows)
-
-
-class _OwnNames(Reopens, EpisodesSource):
-    def __init__(self, inner: EpisodesSource) -> None:
-        self._inner = inner
-
-    @property
-    def ids(self) -> Sequence[str]:
-        return self._inner.ids
-
-    def open(self, position: int) -> Episode:
-        episode = self._inner.open(position)
-        notes = episode.meta.get("import")
-        renamed = notes.get(RENAMED) if isinstance(notes, Mapping) else None
-        if not isinstance(renamed, Mapping):
-            return episode
-        names = {*episode.signals, *episode.static}
-        old = {str(name): here for here, name in renamed.items() if isinstance(name, str)}
-        return Episode(RenamedSource(episode, {name: old[name] for name in old if name not in names}))
-
-    def facts(self) -> Any:
-        return self._inner.facts()
-
-    @property
-    def has_facts(self) -> bool:
-        return self._inner.has_facts
-
-    @property
-    def knows_signals(self) -> bool:
-        return self._inner.knows_signals
-
-    @property
-    def metadata(self) -> Mapping[str, Any]:
-        return self._inner.metadata
-
-    @property
-    def name(self) -> str:
-        return self._inner.name
+def with_own_names(episode: Episode) -> Episode:
+    """The episode with the names that it had before its import."""
+    notes = episode.meta.get("import")
+    renamed = notes.get(RENAMED) if isinstance(notes, Mapping) else None
+    if not isinstance(renamed, Mapping):
+        return episode
+    names = {*episode.signals, *episode.static}
+    old = {str(name): here for here, name in renamed.items() if isinstance(name, str)}
+    return Episode(RenamedSource(episode, {name: old[name] for name in old if name not in names}))

@@ -23,10 +23,9 @@ from warpdata.bytekit.codec import decode_zstd_bounded, iter_decode_zstd, zstd_f
 from warpdata.bytekit.io.commit import map_os_errors
 from warpdata.bytekit.io.ranges import RangeFile
 from warpdata.bytekit.lazy import cached_property
-from warpdata.convert.mcap import reader as mcap
-from warpdata.convert.messages.cdr import CdrDecoder, parse_definition, ros_definition
-from warpdata.convert.messages.episode import Reading, Recordings
-from warpdata.convert.messages.log import (
+from warpdata.convert.mcap.read import METADATA_FILE, McapLog, group_files
+from warpdata.convert.mcap.read import matches as is_mcap
+from warpdata.convert.messages import (
     MAX_MESSAGE_BYTES,
     Ints,
     LogChannel,
@@ -35,6 +34,8 @@ from warpdata.convert.messages.log import (
     Stamps,
     name_path,
 )
+from warpdata.convert.messages.cdr import CdrDecoder, parse_definition, ros_definition
+from warpdata.convert.messages.episode import Reading, Recordings
 from warpdata.convert.messages.topic import TimeKind
 from warpdata.convert.place import Place
 from warpdata.episodes.collection.episodes import Episodes
@@ -57,6 +58,7 @@ _ROWS_PER_QUERY = 512
 _MAX_FILE_RATIO = 64
 _TRIED_MESSAGES = 8
 _ZSTD_HEAD_BYTES = 1024
+_MAX_DEPTH = 64
 
 _TOPICS = "SELECT id, name, type, serialization_format FROM topics ORDER BY id"
 _TABLES = "SELECT name FROM sqlite_master WHERE type = 'table'"
@@ -82,7 +84,7 @@ def read(
 ) -> Episodes:
     """The recordings of a bag, or of a folder of bags, which may hold SQLite or MCAP files.
 
-    The options are those of `warpdata.convert.mcap.reader`. Bags before ROS 2 Iron do not carry the types of their
+    The options are those of `warpdata.convert.mcap.read`. Bags before ROS 2 Iron do not carry the types of their
     messages: `warpdata[ros]` has those that ROS ships. Messages of other types stay bytes.
     """
     reading = Reading.of(time, actions, topics)
@@ -92,7 +94,7 @@ def read(
 def _list_bags(place: Place) -> dict[str, list[str]]:
     """SQLite files by the folder that holds them."""
     bags: dict[str, list[str]] = {}
-    for name in place.near():
+    for name in place.names(folders_deep=1):
         if name.endswith(_SUFFIXES):
             owner = name.rpartition("/")[0] or PurePosixPath(place.name).name
             bags.setdefault(owner, []).append(name)
@@ -102,15 +104,15 @@ def _list_bags(place: Place) -> dict[str, list[str]]:
 def _find_recordings(place: Place) -> dict[str, list[str]]:
     if place.is_file:
         return {PurePosixPath(place.name).name.partition(".")[0]: [""]}
-    return {**mcap.group_files(place), **_list_bags(place)}
+    return {**group_files(place), **_list_bags(place)}
 
 
 def _open_log(recover: bool, place: Place, files: list[str]) -> MessageLog:
     """One bag, with its files in the order of metadata.yaml."""
-    if files[0].endswith(".mcap") or (place.is_file and mcap.matches(place)):
-        return mcap.open_log(recover, place, files)
+    if files[0].endswith(".mcap") or (place.is_file and is_mcap(place)):
+        return McapLog(place, files, recover)
     folder = files[0].rpartition("/")[0]
-    metadata_file = f"{folder}/{mcap.METADATA_FILE}".lstrip("/")
+    metadata_file = f"{folder}/{METADATA_FILE}".lstrip("/")
     stated: Mapping[str, Any] = {}
     if not place.is_file and place.exists(metadata_file):
         raw = place.read(metadata_file, max_bytes=_MAX_METADATA_BYTES)
@@ -140,8 +142,11 @@ def parse_metadata(raw: bytes, path: str) -> dict[str, Any]:
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
         text = raw.decode()
-        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, loader)):
-            raise ValueError("it has aliases")
+        depth = 0
+        for event in yaml.parse(text, loader):
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if isinstance(event, yaml.AliasEvent) or depth > _MAX_DEPTH:
+                raise ValueError("it has aliases, or is nested too deeply")
         document = json.loads(json.dumps(yaml.load(text, loader), default=str))
     except (yaml.YAMLError, ValueError, RecursionError, OverflowError) as error:
         raise CorruptLayoutError(f"corrupted metadata of a bag ({error})", path=path) from None

@@ -6,7 +6,7 @@ steps are those of the actions, and the last observation follows them (`timeline
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -28,6 +28,7 @@ from warpdata.errors import CorruptLayoutError, LimitExceededError
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.memory import check_increasing
 from warpdata.timeline.meta import OBJECT, Kind, Role, RowType, SignalMeta, numeric_kind
+from warpdata.timeline.ragged import as_objects
 from warpdata.timeline.signal import ClockedSignal, Signal
 from warpdata.timeline.source import STEPS, LazySignals, Outcome, StatedSource, StepClock
 from warpdata.timeline.times import MAX_GRID
@@ -37,114 +38,84 @@ OBSERVATIONS = "observations"
 DEFAULT_FPS = 10.0
 """Rate of a set that states none; `fps_from` in the metadata of its episodes is then `assumed`."""
 _JPEG, _JPEG_END = b"\xff\xd8", b"\xff\xd9"
+Read = Callable[[int, int], NDArray[Any]]
+"""Reads rows [start, stop), which exist; it must pickle."""
 
 
-class Rows(Reopens, ABC):
+@dataclass(frozen=True, slots=True)
+class Rows:
     """The rows of one array of a foreign file."""
 
     count: int
     dtype: np.dtype[Any]
-    row_shape: tuple[int, ...]
+    shape: tuple[int, ...]
+    """Of one row."""
+    read: Read
     kind: Kind | None = None
-    """Kind of the rows if dtype and shape do not determine it: text, bytes, image, or ragged (rows of `row_shape`)."""
-    is_pictures = False
+    """Kind of the rows if dtype and shape do not determine it: text, bytes, image, or ragged (rows of `shape`)."""
+    is_pictures: bool = False
     """Whether the rows are bytes of JPEG or PNG pictures."""
-    has_axis = False
+    has_axis: bool = False
     """Whether gray pictures have an axis for their one channel."""
+    video: SourceVideo | None = None
+    """The file whose frames are the rows; its signal decodes them."""
 
-    @abstractmethod
-    def read(self, start: int, stop: int) -> NDArray[Any]:
-        """Rows [start, stop), which exist."""
+    @classmethod
+    def of(cls, array: NDArray[Any], kind: Kind | None = None) -> Rows:
+        """Rows in memory."""
+        return cls(len(array), array.dtype, array.shape[1:], partial(_read_array, array), kind)
 
-    def take_type(self, rows: Rows, count: int) -> None:
-        """Describe this array by another one, with `count` rows."""
-        self.count, self.dtype, self.row_shape, self.kind = count, rows.dtype, rows.row_shape, rows.kind
+    @classmethod
+    def objects(cls, count: int, kind: Kind, read: Read) -> Rows:
+        """Rows of text or bytes."""
+        return cls(count, OBJECT, (), read, kind)
 
+    def part(self, start: int, stop: int) -> Rows:
+        """A run of the rows."""
+        return replace(self, count=stop - start, read=partial(_read_part, self.read, start))
 
-class MemoryRows(Rows):
-    """Rows in memory."""
-
-    def __init__(self, array: NDArray[Any], kind: Kind | None = None) -> None:
-        self._array = array
-        self.count, self.dtype, self.row_shape, self.kind = len(array), array.dtype, array.shape[1:], kind
-
-    def read(self, start: int, stop: int) -> NDArray[Any]:
-        """A slice of the array."""
-        return self._array[start:stop]
-
-
-class PartRows(Rows):
-    """A run of the rows of another array."""
-
-    def __init__(self, rows: Rows, start: int, stop: int) -> None:
-        self._rows, self._start = rows, start
-        self.take_type(rows, stop - start)
-
-    def read(self, start: int, stop: int) -> NDArray[Any]:
-        """Rows of the run."""
-        return self._rows.read(self._start + start, self._start + stop)
+    def as_pictures(self, *, has_axis: bool = False) -> Rows:
+        """Rows of bytes as JPEG or PNG pictures."""
+        read = partial(_read_pictures, self.read)
+        return Rows(self.count, OBJECT, (), read, "bytes", is_pictures=True, has_axis=has_axis)
 
 
-class ChainedRows(Rows):
+def _read_array(array: NDArray[Any], start: int, stop: int) -> NDArray[Any]:
+    return array[start:stop]
+
+
+def _read_part(read: Read, begin: int, start: int, stop: int) -> NDArray[Any]:
+    return read(begin + start, begin + stop)
+
+
+def _read_pictures(read: Read, start: int, stop: int) -> NDArray[Any]:
+    """Pictures without the zeros that pad a JPEG to a common length."""
+    pictures = [bytes(picture) for picture in read(start, stop)]
+    for row, data in enumerate(pictures):
+        end = data.rfind(_JPEG_END) if data.startswith(_JPEG) and data.endswith(b"\0") else -1
+        pictures[row] = data[: end + 2] if end >= 0 else data
+    return as_objects(pictures)
+
+
+def chain_rows(parts: Sequence[Rows], what: str) -> Rows:
     """The rows of several arrays, one after the other."""
-
-    def __init__(self, parts: Sequence[Rows], what: str = "the parts") -> None:
-        first = parts[0]
-        for part in parts:
-            if (part.dtype, part.row_shape) != (first.dtype, first.row_shape):
-                types = [f"{each.dtype}{list(each.row_shape)}" for each in (first, part)]
-                raise CorruptLayoutError(f"{what} disagree: {types[0]} and {types[1]}")
-        self._parts = list(parts)
-        self._ends = np.cumsum([part.count for part in parts]).tolist()
-        self.take_type(first, self._ends[-1])
-
-    def read(self, start: int, stop: int) -> NDArray[Any]:
-        """Rows of the parts that hold them."""
-        pieces = []
-        for end, part in zip(self._ends, self._parts, strict=True):
-            begin = end - part.count
-            if start < end and stop > begin:
-                pieces.append(part.read(max(start - begin, 0), min(stop - begin, part.count)))
-        if len(pieces) == 1:
-            return pieces[0]
-        return np.concatenate(pieces) if pieces else np.empty((0, *self.row_shape), self.dtype)
+    first = parts[0]
+    for part in parts:
+        if (part.dtype, part.shape) != (first.dtype, first.shape):
+            types = [f"{rows.dtype}{list(rows.shape)}" for rows in (first, part)]
+            raise CorruptLayoutError(f"{what} disagree: {types[0]} and {types[1]}")
+    return replace(first, count=sum(part.count for part in parts), read=partial(_read_chain, list(parts)))
 
 
-class VideoRows(Rows):
-    """The frames of a video file; they are decoded by their signal, and the file can be copied."""
-
-    dtype, row_shape, kind = np.dtype(np.uint8), (), "image"
-
-    def __init__(self, source: SourceVideo) -> None:
-        self.source = source
-
-    @cached_property
-    def count(self) -> int:
-        """Number of frames; the packets of the file are listed for it."""
-        return len(self.source)
-
-    def read(self, _start: int, _stop: int) -> NDArray[Any]:
-        """Not supported: `FileVideo` decodes frames."""
-        raise TypeError("frames of a video are decoded by their signal")
-
-
-class PictureRows(Rows):
-    """JPEG or PNG pictures in rows of bytes; zeros that pad a JPEG to a common length are removed."""
-
-    is_pictures = True
-
-    def __init__(self, rows: Rows, *, has_axis: bool = False) -> None:
-        self._rows, self.has_axis = rows, has_axis
-        self.count, self.dtype, self.row_shape = rows.count, np.dtype(object), ()
-
-    def read(self, start: int, stop: int) -> NDArray[Any]:
-        """The encoded pictures."""
-        out = np.empty(stop - start, object)
-        for row, picture in enumerate(self._rows.read(start, stop)):
-            data = bytes(picture)
-            end = data.rfind(_JPEG_END) if data.startswith(_JPEG) and data.endswith(b"\0") else -1
-            out[row] = data[: end + 2] if end >= 0 else data
-        return out
+def _read_chain(parts: Sequence[Rows], start: int, stop: int) -> NDArray[Any]:
+    pieces, begin = [], 0
+    for part in parts:
+        if start < begin + part.count and stop > begin:
+            pieces.append(part.read(max(start - begin, 0), min(stop - begin, part.count)))
+        begin += part.count
+    if len(pieces) == 1:
+        return pieces[0]
+    return np.concatenate(pieces) if pieces else np.empty((0, *parts[0].shape), parts[0].dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,24 +129,19 @@ class EpisodeColumn:
     at: tuple[int, ...] | None = None
     """The steps of the rows, where some steps have none."""
 
-    def clock(self, steps: int) -> str | None:
-        """The clock that its rows share with those of other columns."""
-        if self.own_clock is not None or self.at is not None:
-            return self.own_clock
-        return {steps: STEPS, steps + 1: OBSERVATIONS}.get(self.rows.count)
-
     def signal(self, name: str, steps: int, times: Callable[[int], Times], place: str) -> Signal:
         """The column as a signal; `times` gives the times of the first n steps."""
-        rows, clock = self.rows, self.clock(steps)
+        rows, clock = self.rows, self.own_clock
+        if clock is None and self.at is None:
+            clock = {steps: STEPS, steps + 1: OBSERVATIONS}.get(rows.count)
         own_times = partial(times, rows.count) if self.at is None else partial(_times_at, times, self.at)
-        if isinstance(rows, VideoRows):
-            return FileVideo(rows.source, own_times, name=name, role=self.role, clock=clock)
+        if rows.video is not None:
+            return FileVideo(rows.video, own_times, name=name, role=self.role, clock=clock)
         if rows.is_pictures:
             return PicturesSignal(name, rows, own_times, self.role, clock, place)
-        kind = rows.kind or image_kind(rows.dtype, rows.row_shape) or numeric_kind(rows.row_shape)
-        is_object = kind in ("text", "bytes", "ragged")
-        dtype, shape = (OBJECT, ()) if is_object else (rows.dtype, rows.row_shape)
-        row_type = RowType(rows.dtype, rows.row_shape) if kind == "ragged" else None
+        kind = rows.kind or image_kind(rows.dtype, rows.shape) or numeric_kind(rows.shape)
+        row_type = RowType(rows.dtype, rows.shape) if kind == "ragged" else None
+        dtype, shape = (rows.dtype, rows.shape) if row_type is None else (OBJECT, ())
         meta = SignalMeta(dtype, shape, kind, role=self.role, clock=clock, rows=row_type)
         return RowsSignal(own_times, meta, rows.read, rows.count)
 
@@ -278,8 +244,9 @@ def _open_source(episodes: SteppedEpisodes, position: int) -> ForeignSource:
     )
     clock = StepClock(STEPS, parts.outcome, partial(times, parts.steps), parts.steps)
     meta = {"steps": clock.to_json(), "fps": fps, "fps_from": origin, **parts.meta}
-    reopen = (_open_source, (episodes, position))
-    return ForeignSource(parts.id, signals, parts.static, meta, place=place, again=reopen, steps=clock)
+    source = ForeignSource(parts.id, signals, parts.static, meta, clock, place)
+    source.reopen_by(_open_source, episodes, position)
+    return source
 
 
 def step_times(count: int, *, fps: float, known: Times | None = None, start_ns: int = 0) -> Times:
@@ -375,8 +342,8 @@ class PicturesSignal(Reopens, StillsSignal):
         return self._times()
 
 
-class ForeignSource(StatedSource):
-    """An episode of a foreign set; `again` is the call that opens it in another process."""
+class ForeignSource(Reopens, StatedSource):
+    """An episode of a foreign set, with metadata under the name of its format."""
 
     def __init__(
         self,
@@ -384,19 +351,13 @@ class ForeignSource(StatedSource):
         signals: Mapping[str, Signal],
         static: Mapping[str, Any],
         meta: Mapping[str, Any] | Callable[[], Mapping[str, Any]],
-        *,
-        place: str,
-        again: tuple[Callable[..., Any], tuple[Any, ...]],
         steps: StepClock,
+        place: str,
     ) -> None:
-        """`meta`: metadata of the source under the name of its format, which may be read on first use."""
         super().__init__(id, signals, static, meta, steps)
-        self._place, self._again = place, again
+        self._place = place
 
     @property
     def place(self) -> str | None:
         """The set and the episode in it, for messages."""
         return self._place
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return self._again

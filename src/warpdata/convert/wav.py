@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 from warpdata.bytekit.io.commit import commit_folder, put_file
 from warpdata.convert.exporting import OnError, Progress, check_on_error, export_each, source_id
 from warpdata.convert.place import Place
-from warpdata.convert.plain_names import under_own_names
+from warpdata.convert.plain_names import with_own_names
 from warpdata.convert.receipt import RECEIPT_FILE, ConversionReceipt, Note, note_of
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.errors import ConflictError, UnsupportedDtypeError
@@ -43,7 +43,6 @@ def write(
     Pauses of the recording are filled with silence, so that times in the file are times since its first sample.
     """
     check_on_error(on_error)
-    episodes = under_own_names(episodes)
     receipt = ConversionReceipt.of_export("wav", episodes, target)
     with commit_folder(target) as folder:
         results = export_each(
@@ -64,7 +63,7 @@ class _WriteEpisode:
     def __call__(self, position: int, episode: Episode) -> dict[str, Note]:
         folder = self._folder / (source_id(episode).replace("/", "_").lstrip(".") or str(position))
         notes = {}
-        for name, signal in episode.signals.items():
+        for name, signal in with_own_names(episode).signals.items():
             if signal.meta.kind != "sound":
                 notes[name] = note_of(signal, "dropped", "a WAV file holds sound")
                 continue

@@ -12,25 +12,24 @@ import os
 import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.arrays import padding_to
-from warpdata.bytekit.io.commit import NewFile, commit_file, commit_folder
+from warpdata.bytekit.io.commit import commit_folder
 from warpdata.bytekit.io.ranges import BytesRangeReader, PartRangeReader, RangeReader
 from warpdata.bytekit.jsontext import dump_json, parse_json
 from warpdata.bytekit.lazy import cached_property
 from warpdata.bytekit.process.forks import PerProcess, Reopens
-from warpdata.convert.aligning import AlignOptions, Hold, stated_rate
+from warpdata.convert.aligning import stated_rate
 from warpdata.convert.exporting import (
-    OnError,
+    ExportOptions,
     Part,
-    Progress,
     StepColumn,
     StepRows,
     StepWriter,
@@ -39,8 +38,8 @@ from warpdata.convert.exporting import (
 )
 from warpdata.convert.place import Place
 from warpdata.convert.receipt import RECEIPT_FILE, ConversionReceipt, EpisodeNotes, Note, note_of
-from warpdata.convert.stepped import EpisodeColumn, MemoryRows, Parts, Rows, SteppedEpisodes, VideoRows
-from warpdata.convert.tables.npz import NpzFile, NpzRows, npy_array, numeric_type
+from warpdata.convert.stepped import EpisodeColumn, Parts, Rows, SteppedEpisodes
+from warpdata.convert.tables.npz import NpzFile, npy_array, numeric_type
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.episodes.sources.encoded import EncodedRun, encoded_camera, encoded_run
 from warpdata.episodes.sources.file_video import SourceVideo
@@ -58,6 +57,7 @@ from warpdata.formats.tarshard.layout import BLOCK_BYTES
 from warpdata.formats.tarshard.reader import scan_members
 from warpdata.formats.tarshard.writer import member_header
 from warpdata.timeline.meta import ROLES, guess_role
+from warpdata.timeline.ragged import as_objects
 
 Per = Literal["episode", "step"]
 OWN_FIELD = "warpdata.json"
@@ -93,8 +93,7 @@ def read(source: Any, *, per: Per | None = None, fps: float | None = None) -> Ep
     return Episodes(TarEpisodes(Place.of(source), per, fps))
 
 
-@dataclass(frozen=True, slots=True)
-class SampleField:
+class SampleField(NamedTuple):
     """The bytes of one field in a shard."""
 
     shard: int
@@ -179,6 +178,53 @@ class Shards(Reopens):
             return self.read(field).decode()
         except UnicodeDecodeError:
             raise CorruptLayoutError(f"field {name!r} is not UTF-8", path=self.path(field.shard)) from None
+
+    def rows(self, name: str, fields: Sequence[SampleField]) -> Rows:
+        """One field of many samples as rows: pictures, arrays, numbers, text or bytes."""
+        kind = name.rpartition(".")[2]
+        if kind == "npy":
+            first = self._array(name, fields[0])
+            dtype, shape = numeric_type(first.dtype, name), first.shape
+            lengths = {field.length for field in fields}
+            is_ragged = len(shape) > 0 and len(lengths) > 1 and not any(field.is_gzip for field in fields)
+            shape = shape[1:] if is_ragged else shape
+            read = partial(self._read_arrays, name, list(fields), dtype, shape, is_ragged)
+            return Rows(len(fields), dtype, shape, read, "ragged" if is_ragged else None)
+        read = partial(self._read_values, name, list(fields))
+        if kind in _NUMBERS:
+            return Rows(len(fields), np.dtype(np.int64), (), read)
+        rows = Rows.objects(len(fields), "text" if kind in _TEXTS else "bytes", read)
+        return replace(rows, is_pictures=kind in ("jpg", "jpeg", "png"))
+
+    def _array(self, name: str, field: SampleField) -> NDArray[Any]:
+        return npy_array(self.read(field), f"{self.path(field.shard)}:{name}")
+
+    def _read_arrays(
+        self,
+        name: str,
+        fields: Sequence[SampleField],
+        dtype: np.dtype[Any],
+        shape: tuple[int, ...],
+        is_ragged: bool,
+        start: int,
+        stop: int,
+    ) -> NDArray[Any]:
+        out = np.empty(stop - start, object) if is_ragged else np.empty((stop - start, *shape), dtype)
+        for row, field in enumerate(fields[start:stop]):
+            value = self._array(name, field)
+            own = value.shape[1:] if is_ragged and value.ndim else value.shape
+            if own != shape or numeric_type(value.dtype, name) != dtype:
+                fact = f"field {name!r} changes from step to step"
+                raise CorruptLayoutError(fact, path=self.path(field.shard))
+            out[row] = value
+        return out
+
+    def _read_values(self, name: str, fields: Sequence[SampleField], start: int, stop: int) -> NDArray[Any]:
+        kind, some = name.rpartition(".")[2], fields[start:stop]
+        if kind in _NUMBERS:
+            numbers = [_whole_number(self.text(f, name), name, self.path(f.shard)) for f in some]
+            return np.array(numbers, np.int64)
+        return as_objects(self.text(f, name) if kind in _TEXTS else self.read(f) for f in some)
 
     def open(self, field: SampleField, name: str) -> RangeReader:
         """A field as a file, which is not read as a whole unless it is gzip."""
@@ -268,7 +314,7 @@ class TarEpisodes(SteppedEpisodes):
             if key in columns:
                 rows, at = columns[key].rows, at if at is not None else columns[key].at
             elif isinstance(text, list) and all(isinstance(each, str) for each in text):
-                rows = MemoryRows(np.array([*text, None], object)[:-1], "text")
+                rows = Rows.of(as_objects(text), "text")
             else:
                 raise CorruptLayoutError(f"field {field!r} is missing", path=place)
             if at is not None and (len(at) != rows.count or not all(0 <= each < note.steps for each in at)):
@@ -284,7 +330,7 @@ class TarEpisodes(SteppedEpisodes):
         columns: dict[str, EpisodeColumn] = {}
         for field in dict.fromkeys(name for sample in samples for name in sample if name != OWN_FIELD):
             at = tuple(number for number, sample in enumerate(samples) if field in sample)
-            rows = MemberRows(self._shards, field, [samples[number][field] for number in at])
+            rows = self._shards.rows(field, [samples[number][field] for number in at])
             stem = field.rpartition(".")[0]
             signal = field if not stem or (rows.kind == "bytes" and not rows.is_pictures) else stem
             signal = field if signal in columns else signal
@@ -308,14 +354,17 @@ class TarEpisodes(SteppedEpisodes):
             elif kind == "npy":
                 array = npy_array(self._shards.read(field), path)
                 array = array.astype(numeric_type(array.dtype, path), copy=False)
-                arrays[stem or "npy"] = MemoryRows(array if array.ndim else array.reshape(1))
+                arrays[stem or "npy"] = Rows.of(array if array.ndim else array.reshape(1))
             elif kind == "npz":
                 archive = NpzFile(opened, path)
-                arrays |= {f"{stem or 'npz'}/{key}": NpzRows(archive, key) for key in archive.keys}
+                arrays |= {f"{stem or 'npz'}/{key}": archive.rows(key) for key in archive.paths()}
             elif kind in _TEXTS or kind in _NUMBERS:
                 static[stem or kind] = self._static(field, name)
             elif kind in _VIDEOS:
-                arrays[stem or kind] = VideoRows(SourceVideo(opened, path))
+                video = SourceVideo(opened, path)
+                arrays[stem or kind] = Rows(
+                    len(video), np.dtype(np.uint8), (), _no_rows, "image", video=video
+                )
             else:
                 single[name] = field
         roles = {name: _role(name, rows) for name, rows in arrays.items()}
@@ -329,14 +378,14 @@ class TarEpisodes(SteppedEpisodes):
             signal = stem if stem not in arrays and stem not in pictures else f"{stem}.{kind}"
             if len(set(numbers)) != len(numbers):
                 raise CorruptLayoutError(f"two frames of {signal!r} have one number")
-            rows = MemberRows(self._shards, f"{stem}.{kind}", [field for _, field in listed])
+            rows = self._shards.rows(f"{stem}.{kind}", [field for _, field in listed])
             pictures[signal] = rows, numbers
             steps = max(steps, len(numbers)) if not counts else steps
         steps = steps or int(bool(single or pictures) and not counts)
         columns = {name: _column(rows, roles[name], None, steps) for name, rows in arrays.items()}
         columns |= {name: _column(rows, "observation", at, steps) for name, (rows, at) in pictures.items()}
         for name, field in single.items():
-            columns[name] = _column(MemberRows(self._shards, f"{name}.bin", [field]), "other", [0], steps)
+            columns[name] = _column(self._shards.rows(f"{name}.bin", [field]), "other", [0], steps)
         return columns, static, steps
 
     def _static(self, field: SampleField, name: str) -> Any:
@@ -350,6 +399,10 @@ class TarEpisodes(SteppedEpisodes):
         except (FormatError, ValueError):
             return text
         return value
+
+
+def _no_rows(_start: int, _stop: int) -> NDArray[Any]:
+    raise TypeError("frames of a video are decoded by their signal")
 
 
 def _column(rows: Rows, role: Any, at: Sequence[int] | None, steps: int) -> EpisodeColumn:
@@ -383,56 +436,6 @@ def _whole_number(text: str, name: str, path: str) -> int:
     return number
 
 
-class MemberRows(Rows):
-    """One field of many samples as rows: pictures, arrays, numbers, text or bytes."""
-
-    def __init__(self, shards: Shards, name: str, fields: Sequence[SampleField]) -> None:
-        self._shards, self._name, self._fields = shards, name, list(fields)
-        kind = name.rpartition(".")[2]
-        self.count, self.row_shape, self.dtype = len(fields), (), np.dtype(object)
-        self._is_array, self._is_number = kind == "npy", kind in _NUMBERS
-        self.is_pictures = kind in ("jpg", "jpeg", "png")
-        if self._is_array:
-            first = self._array(0)
-            self.dtype, self.row_shape = numeric_type(first.dtype, name), first.shape
-            if (
-                first.ndim
-                and len({each.length for each in fields}) > 1
-                and not any(each.is_gzip for each in fields)
-            ):
-                self.kind, self.row_shape = "ragged", first.shape[1:]
-        elif self._is_number:
-            self.dtype = np.dtype(np.int64)
-        else:
-            self.kind = "text" if kind in _TEXTS else "bytes"
-
-    def _array(self, row: int) -> NDArray[Any]:
-        field = self._fields[row]
-        return npy_array(self._shards.read(field), f"{self._shards.path(field.shard)}:{self._name}")
-
-    def read(self, start: int, stop: int) -> NDArray[Any]:
-        """Rows, a member of the archive for each."""
-        is_ragged = self.kind == "ragged"
-        shape, dtype = ((), np.dtype(object)) if is_ragged else (self.row_shape, self.dtype)
-        out = np.empty((stop - start, *shape), dtype)
-        for row in range(start, stop):
-            field = self._fields[row]
-            if self._is_array:
-                value: Any = self._array(row)
-                own = value.shape[1:] if is_ragged and value.ndim else value.shape
-                if own != self.row_shape or numeric_type(value.dtype, self._name) != self.dtype:
-                    fact = f"field {self._name!r} changes from step to step"
-                    raise CorruptLayoutError(fact, path=self._shards.path(field.shard))
-            elif self.kind == "bytes":
-                value = self._shards.read(field)
-            else:
-                value = self._shards.text(field, self._name)
-                if self._is_number:
-                    value = _whole_number(value, self._name, self._shards.path(field.shard))
-            out[row - start] = value
-        return out
-
-
 def write(
     episodes: Episodes,
     target: str | os.PathLike[str],
@@ -440,25 +443,18 @@ def write(
     per: Per | None = None,
     shard_bytes: int = 256 << 20,
     prefix: str = "shard",
-    rate: float | None = None,
-    clock: str | None = None,
-    align: Hold = "hold",
-    on_error: OnError = "stop",
-    jobs: int = 1,
-    progress: Progress | None = None,
+    **options: Unpack[ExportOptions],
 ) -> ConversionReceipt:
     """Write episodes as a folder of tar shards, which appears whole or not at all.
 
     `per="episode"` makes a sample of each episode, with an array per signal; `per="step"` one of each step, with the
     episode as its folder; by default as the source was, else per episode. Shards have about `shard_bytes`. JPEG and
-    PNG pictures and encoded videos are copied. Steps are those of the episode, or a grid of `rate` per second, or the
-    records of the signal `clock`, aligned by `align`. Their times are kept in the samples. `jobs` processes make them.
+    PNG pictures and encoded videos are copied. The times of the steps are kept in the samples.
     """
     kept = episodes.metadata.get("webdataset")
     chosen = per or (kept.get("per") if isinstance(kept, Mapping) else None) or "episode"
     require_word("per", chosen, ("episode", "step"))
-    writer, options = SampleWriter(chosen, shard_bytes, prefix), AlignOptions(rate, clock, align)
-    return write_set(writer, episodes, target, options, on_error=on_error, jobs=jobs, progress=progress)
+    return write_set(SampleWriter(chosen, shard_bytes, prefix), episodes, target, **options)
 
 
 class SampleWriter(StepWriter):
@@ -469,17 +465,11 @@ class SampleWriter(StepWriter):
     def __init__(self, per: Per, shard_bytes: int, prefix: str) -> None:
         self._per, self._limit, self._prefix = per, shard_bytes, prefix
         self.holds_ragged = per == "step"
-        self._count = 0
-        self._shard: NewFile | None = None
+        self._count = self._bytes = 0
 
-    @contextlib.contextmanager
-    def open(self, target: Path) -> Iterator[tuple[Path, contextlib.ExitStack]]:
-        """The new folder, and the stack that closes its last shard."""
-        with commit_folder(target) as folder, contextlib.ExitStack() as stack:
-            yield folder, stack
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_shard": None}
+    def open(self, target: Path) -> contextlib.AbstractContextManager[Path]:
+        """The new folder."""
+        return commit_folder(target)
 
     def make(self, rows: StepRows, scratch: Path) -> Part:
         """The samples of one episode, one after the other in a file."""
@@ -504,25 +494,28 @@ class SampleWriter(StepWriter):
         path, sizes, key = part.data
         with open(path, "rb") as file:
             for size in sizes:
-                if self._shard is None or self._shard.position >= self._limit:
+                if not self._count or self._bytes >= self._limit:
                     self._end_shard()
-                    name = f"{self._prefix}-{self._count:06d}.tar"
-                    folder, stack = self.out
-                    self._shard = stack.enter_context(commit_file(folder / name, durable=False))
-                    self._count += 1
-                for left in range(size, 0, -_PIECE):
-                    self._shard.write(file.read(min(left, _PIECE)))
+                    self._count, self._bytes = self._count + 1, 0
+                with open(self._shard(), "ab") as out:
+                    for left in range(size, 0, -_PIECE):
+                        out.write(file.read(min(left, _PIECE)))
+                self._bytes += size
         return str(key)
 
+    def _shard(self) -> Path:
+        shard: Path = self.out / f"{self._prefix}-{self._count - 1:06d}.tar"
+        return shard
+
     def _end_shard(self) -> None:
-        if self._shard is not None:
-            self._shard.write(bytes(2 * BLOCK_BYTES))
-        self.out[1].close()
+        if self._count:
+            with open(self._shard(), "ab") as out:
+                out.write(bytes(2 * BLOCK_BYTES))
 
     def finish(self, _episodes: Episodes, receipt: ConversionReceipt) -> None:
-        """Close the last shard and write the receipt."""
+        """End the last shard and write the receipt."""
         self._end_shard()
-        (self.out[0] / RECEIPT_FILE).write_bytes(receipt.document())
+        (self.out / RECEIPT_FILE).write_bytes(receipt.document())
 
 
 Member = tuple[str, bytes | RangeReader]
@@ -569,7 +562,7 @@ class SampleFields:
 
     def _episode_members(self, name: str, column: StepColumn) -> list[Member]:
         signal, kind = column.signal, column.meta.kind
-        run = encoded_run(signal)
+        run = encoded_run(signal) if column.is_exact or name in self._at else None
         if run is not None and _are_stills(run):
             stem, _, ending = self._field(name, _STILLS[run.stream.codec]).rpartition(".")
             numbers = np.searchsorted(self._rows.steps.times_ns, signal.timestamps).tolist()

@@ -17,33 +17,25 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.arrays import dtype_of
+from warpdata.bytekit.arrays import byte_view, dtype_of
 from warpdata.bytekit.codec import zstd_frame_size
 from warpdata.bytekit.io.commit import commit_file, commit_folder
 from warpdata.bytekit.io.ranges import RangeFile
 from warpdata.bytekit.jsontext import parse_json_object
 from warpdata.bytekit.lazy import cached_property
 from warpdata.bytekit.process.forks import PerProcess, Reopens
-from warpdata.convert.aligning import AlignOptions, Hold, Times, seconds_as_times
-from warpdata.convert.exporting import (
-    OnError,
-    Part,
-    Progress,
-    SavedRows,
-    StepRows,
-    StepWriter,
-    source_id,
-    write_set,
-)
+from warpdata.convert.aligning import seconds_as_times
+from warpdata.convert.exporting import ExportOptions, Part, StepRows, StepWriter, source_id, write_set
 from warpdata.convert.place import Place, check_inside
 from warpdata.convert.receipt import MAX_DOCUMENT_BYTES, RECEIPT_FILE, ConversionReceipt, packed, unpacked
-from warpdata.convert.stepped import EpisodeColumn, PartRows, Parts, Rows, SteppedEpisodes
+from warpdata.convert.stepped import EpisodeColumn, Parts, Rows, SteppedEpisodes
 from warpdata.convert.tables.mapping import bounds_of
+from warpdata.convert.tables.npz import ZIP_ERRORS
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.errors import (
     BadMagicError,
@@ -71,15 +63,6 @@ _MAX_JSON_BYTES, _MAX_METADATA_BYTES, _MAX_ENDS_BYTES = 16 << 20, 64 << 20, 1 <<
 _CHUNK_BYTES = 2 << 20
 _ZIP_MAGIC = b"PK\x03\x04"
 _DOCUMENTS = (".zarray", "zarr.json")
-_ZIP_ERRORS = (
-    zipfile.BadZipFile,
-    zlib.error,
-    lzma.LZMAError,
-    EOFError,
-    OSError,
-    ValueError,
-    NotImplementedError,
-)
 _STREAMS: dict[str, Callable[[], Any]] = {
     "zlib": lambda: zlib.decompressobj(47),
     "gzip": lambda: zlib.decompressobj(47),
@@ -135,25 +118,25 @@ class ReplayBuffer(SteppedEpisodes):
         return sorted(paths + [path for path in groups if self._tree.is_array(path)])
 
     @cached_property
-    def arrays(self) -> dict[str, ZarrRows]:
-        """The arrays inside `data`."""
+    def arrays(self) -> dict[str, Rows]:
+        """The arrays inside `data`; a single value has no rows."""
         paths = [path for path in self.paths if path.startswith("data/")]
         if not paths:
             raise CorruptLayoutError("a replay buffer without any array in 'data'", path=self.name)
-        return {path.removeprefix("data/"): ZarrRows(self._tree, path) for path in paths}
+        return {path.removeprefix("data/"): ZarrArray(self._tree, path).rows() for path in paths}
 
     @cached_property
     def bounds(self) -> NDArray[np.int64]:
         """Where episodes begin, and the end."""
         if ENDS not in self.paths:
             raise BadMagicError(f"not a replay buffer: there is no {ENDS!r}", path=self.name)
-        ends = ZarrRows(self._tree, ENDS).whole(_MAX_ENDS_BYTES)
+        ends = ZarrArray(self._tree, ENDS).whole(_MAX_ENDS_BYTES)
         if ends.ndim != 1 or ends.dtype.kind not in "iu":
             raise CorruptLayoutError(f"{ENDS!r} holds {ends.dtype}{list(ends.shape)}", path=self.name)
         count = int(ends[-1]) if len(ends) else 0
         for key, rows in self.arrays.items():
-            if not rows.shape or rows.count != count:
-                fact = f"'data/{key}' has shape {list(rows.shape)}, the last episode ends at {count}"
+            if rows.count != count:
+                fact = f"'data/{key}' has {rows.count} rows, the last episode ends at {count}"
                 raise CorruptLayoutError(fact, path=self.name)
         return bounds_of(ends.astype(np.int64), count, self.name)
 
@@ -173,31 +156,23 @@ class ReplayBuffer(SteppedEpisodes):
         """The rows of an episode."""
         start, stop = int(self.bounds[position]), int(self.bounds[position + 1])
         place = f"{self.name}#{self.ids[position]}"
-        columns = {
-            key: EpisodeColumn(PartRows(rows, start, stop), guess_role(key, "tensor").role)
-            if key not in ("timestamp", "timestamps")
-            else EpisodeColumn(PartRows(rows, start, stop), "other")
-            for key, rows in self.arrays.items()
-            if 0 not in rows.row_shape
-        }
-        meta = {"zarr": {"number": position}}
-        times = self._step_times(start, stop, place)
-        return Parts(self.ids[position], stop - start, columns, {}, meta, self._fps, times=times, place=place)
-
-    def _step_times(self, start: int, stop: int, place: str) -> Times | None:
-        rows = self.arrays.get(self._times or "")
-        if rows is None or rows.row_shape not in ((), (1,)) or stop == start:
-            return None
-        try:
-            return seconds_as_times(rows.read(start, stop), place)
-        except CorruptLayoutError:  # a signal like any other
-            return None
+        columns = {}
+        for key, rows in self.arrays.items():
+            if 0 not in rows.shape:
+                role = "other" if key in ("timestamp", "timestamps") else guess_role(key, "tensor").role
+                columns[key] = EpisodeColumn(rows.part(start, stop), role)
+        times, stamps = None, self.arrays.get(self._times or "")
+        if stamps is not None and stamps.shape in ((), (1,)) and stop > start:
+            with contextlib.suppress(CorruptLayoutError):  # otherwise it is a signal like any other
+                times = seconds_as_times(stamps.read(start, stop), place)
+        name, meta = self.ids[position], {"zarr": {"number": position}}
+        return Parts(name, stop - start, columns, {}, meta, self._fps, times=times, place=place)
 
     @cached_property
     def metadata(self) -> Mapping[str, Any]:
         """The arrays beside the rows, and all attributes."""
         beside = [path for path in self.paths if not path.startswith("data/") and path != ENDS]
-        arrays = {path: packed(ZarrRows(self._tree, path).whole(_MAX_METADATA_BYTES)) for path in beside}
+        arrays = {path: packed(ZarrArray(self._tree, path).whole(_MAX_METADATA_BYTES)) for path in beside}
         attributes: dict[str, Any] = {}
         for name in self._tree.names():
             path, _, file = name.rpartition("/")
@@ -213,7 +188,7 @@ class ReplayBuffer(SteppedEpisodes):
 def _open_zip(place: Place) -> zipfile.ZipFile:
     try:
         return zipfile.ZipFile(RangeFile(place.open()))
-    except _ZIP_ERRORS as error:
+    except ZIP_ERRORS as error:
         raise CorruptLayoutError(f"not a readable zip archive ({error})", path=place.name) from None
 
 
@@ -250,7 +225,7 @@ class ZarrTree(Reopens):
                 if len(data) != entry.file_size or file.read(1):
                     raise CorruptLayoutError(f"size mismatch of {key!r} in the archive", path=self.name)
                 return data
-        except _ZIP_ERRORS as error:
+        except ZIP_ERRORS as error:
             raise CorruptLayoutError(f"{key!r} is damaged ({error})", path=self.name) from None
 
     def _check_size(self, key: str, size: int, max_bytes: int) -> None:
@@ -271,25 +246,24 @@ class ZarrTree(Reopens):
         return self.document(f"{path}/zarr.json".lstrip("/")).get("node_type") == "array"
 
 
-class ZarrRows(Rows):
-    """An array of a Zarr tree by rows; the chunks read last are kept."""
+class ZarrArray(Reopens):
+    """An array of a Zarr tree; the chunks read last are kept."""
 
     def __init__(self, tree: ZarrTree, path: str) -> None:
         self._tree, self.path = tree, path
         self._array = PerProcess(self._open)
         self._block: tuple[int, NDArray[Any]] | None = None
         array = self._array()
-        self.shape: tuple[int, ...] = tuple(array.shape)
+        self._shape: tuple[int, ...] = tuple(array.shape)
         chunks = tuple(array.shards or array.chunks)
         size = math.prod(chunks) * array.dtype.itemsize
         if size > MAX_CHUNK_BYTES or 0 in chunks:
             raise LimitExceededError(f"{path!r} has chunks of {size} bytes", path=tree.name)
         try:
-            self.dtype = dtype_of(array.dtype.newbyteorder("<")).dtype
+            self._dtype = dtype_of(array.dtype.newbyteorder("<")).dtype
         except ValueError:
             raise UnsupportedDtypeError(f"{path!r} holds {array.dtype}", path=tree.name) from None
-        self.count, self.row_shape = (self.shape[0] if self.shape else 1), self.shape[1:]
-        row_bytes = math.prod(self.row_shape) * self.dtype.itemsize
+        row_bytes = math.prod(self._shape[1:]) * self._dtype.itemsize
         self._depth = chunks[0] if chunks and chunks[0] * row_bytes <= MAX_CHUNK_BYTES else 1
 
     def _open(self) -> Any:
@@ -311,14 +285,18 @@ class ZarrRows(Rows):
 
     def whole(self, max_bytes: int) -> NDArray[Any]:
         """A small array, also one with a single value."""
-        if math.prod(self.shape) * self.dtype.itemsize > max_bytes:
+        if math.prod(self._shape) * self._dtype.itemsize > max_bytes:
             raise LimitExceededError(f"{self.path!r} is larger than metadata can be", path=self._tree.name)
         with self._errors():
-            return np.asarray(self._array()[...], self.dtype)
+            return np.asarray(self._array()[...], self._dtype)
 
-    def read(self, start: int, stop: int) -> NDArray[Any]:
-        """Rows [start, stop) from the chunks that hold them."""
-        out = np.empty((stop - start, *self.row_shape), self.dtype)
+    def rows(self) -> Rows:
+        """The rows of the array; a single value has none."""
+        count, *sides = self._shape or (-1,)
+        return Rows(count, self._dtype, tuple(sides), self._read)
+
+    def _read(self, start: int, stop: int) -> NDArray[Any]:
+        out = np.empty((stop - start, *self._shape[1:]), self._dtype)
         for number in range(start // self._depth, -(-stop // self._depth)):
             first = number * self._depth
             if self._block is None or self._block[0] != number:
@@ -405,22 +383,15 @@ def write(
     target: str | os.PathLike[str],
     *,
     compressor: Compressor = "zstd",
-    rate: float | None = None,
-    clock: str | None = None,
-    align: Hold = "hold",
-    on_error: OnError = "stop",
-    jobs: int = 1,
-    progress: Progress | None = None,
+    **options: Unpack[ExportOptions],
 ) -> ConversionReceipt:
     """Write episodes as a replay buffer that diffusion policy opens; a target that ends in `.zip` becomes an archive.
 
-    Every episode has the same signals, one row per step: what was seen after the last step has no place. Steps are
-    those of the episode, or a grid of `rate` per second, or the records of the signal `clock`, aligned by `align`.
-    Their times are kept in `warpdata.json`.
+    Every episode has the same signals, one row per step: what was seen after the last step has no place. The times of
+    the steps are kept in `warpdata.json`.
     """
     require_word("compressor", compressor, _CODECS)
-    writer, options = ReplayBufferWriter(compressor), AlignOptions(rate, clock, align)
-    return write_set(writer, episodes, target, options, on_error=on_error, jobs=jobs, progress=progress)
+    return write_set(ReplayBufferWriter(compressor), episodes, target, **options)
 
 
 class ReplayBufferWriter(StepWriter):
@@ -468,17 +439,21 @@ class ReplayBufferWriter(StepWriter):
         """The rows of every signal in a file."""
         notes = rows.drop_objects("text and bytes have no place in a replay buffer")
         self.check_same({**self.schema, **rows.columns}, rows)
-        saved: dict[str, SavedRows] = {}
+        saved: dict[str, Path] = {}
         for number, (name, column) in enumerate(rows.columns.items()):
-            saved[name] = column.save(scratch / str(number), len(rows))
+            saved[name] = scratch / str(number)
+            with open(saved[name], "xb") as out:
+                for block in column.blocks(0, len(rows)):
+                    out.write(byte_view(np.ascontiguousarray(block)))
             notes[name] = column.note(has_final=False)
         return Part(len(rows), notes, (source_id(rows.episode), saved))
 
     def add(self, part: Part) -> str:
         """Append the rows."""
         name, saved = part.data
-        for key, rows in saved.items():
-            self._pending.setdefault(key, []).append(np.array(rows.read()))
+        for key, path in saved.items():
+            dtype, shape = self.schema[key]
+            self._pending.setdefault(key, []).append(np.fromfile(path, dtype).reshape(part.rows, *shape))
             self._write_chunks(key, is_last=False)
         self._ends.append((self._ends[-1] if self._ends else 0) + part.rows)
         return str(name)

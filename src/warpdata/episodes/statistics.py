@@ -128,17 +128,21 @@ class ValueStatistics:
 
     def _add(self, flat: NDArray[np.float64]) -> None:
         finite = np.isfinite(flat)
-        other = ValueStatistics((self.channels,))
+        other, is_all = ValueStatistics((self.channels,)), bool(finite.all())
+        low, high, known = flat, flat, flat
+        if not is_all:
+            low, high, known = (np.where(finite, flat, missing) for missing in (np.inf, -np.inf, 0.0))
         other.count = finite.sum(axis=0)
         other.invalid = len(flat) - other.count
-        other.low = np.where(finite, flat, np.inf).min(axis=0)
-        other.high = np.where(finite, flat, -np.inf).max(axis=0)
-        other.total = np.where(finite, flat, 0.0).sum(axis=0)
+        other.low, other.high, other.total = low.min(axis=0), high.max(axis=0), known.sum(axis=0)
         other.mean = other.total / np.maximum(other.count, 1)
-        centred = np.where(finite, flat - other.mean, 0.0)
+        centred = flat - other.mean if is_all else np.where(finite, flat - other.mean, 0.0)
         other.m2 = (centred * centred).sum(axis=0)
-        other.sketch.add(flat, None if finite.all() else finite)
-        self.merge(other)
+        other.sketch.add(flat, None if is_all else finite)
+        if self.count.any() or self.invalid.any():
+            self.merge(other)
+        else:  # most signals of an episode are one batch
+            self.__dict__.update(other.__dict__)
 
     @np.errstate(over="ignore", invalid="ignore")
     def merge(self, other: ValueStatistics) -> None:
@@ -161,27 +165,26 @@ class ValueStatistics:
 
     def to_json(self) -> dict[str, Any]:
         """JSON for meta.json; channels without a finite value have null."""
-        columns = {
-            "min": self.low,
-            "max": self.high,
-            "mean": self.mean,
-            "std": np.sqrt(self.m2 / np.maximum(self.count, 1)),
-            "sum": self.total,
-        }
-        quantiles = dict(zip(map(str, QUANTILES), self.sketch.quantiles(QUANTILES), strict=True))
+        names = ["min", "max", "mean", "std", "sum", *map(str, QUANTILES)]
+        deviation = np.sqrt(self.m2 / np.maximum(self.count, 1))
+        columns = np.vstack(
+            [self.low, self.high, self.mean, deviation, self.total, *self.sketch.quantiles(QUANTILES)]
+        )
+        keep, lists = np.isfinite(columns) & (self.count > 0), columns.tolist()
+        if not keep.all():
+            lists = [
+                [number if is_kept else None for number, is_kept in zip(*row, strict=True)]
+                for row in zip(lists, keep, strict=True)
+            ]
+        numbers = dict(zip(names, lists, strict=True))
         return {
-            **{key: self._numbers(column) for key, column in columns.items()},
+            **{name: numbers[name] for name in names[:5]},
             "count": self.count.tolist(),
             "invalid": self.invalid.tolist(),
-            "quantiles": {key: self._numbers(column) for key, column in quantiles.items()},
+            "quantiles": {name: numbers[name] for name in names[5:]},
             "quantile_relative_error": RELATIVE_ERROR,
             "sketch": self.sketch.to_text(),
         }
-
-    def _numbers(self, values: NDArray[np.float64]) -> list[float | None]:
-        keep = np.isfinite(values) & (self.count > 0)
-        numbers: list[float | None] = values.tolist()
-        return numbers if keep.all() else [each if keep[at] else None for at, each in enumerate(numbers)]
 
     @classmethod
     def from_json(cls, entry: Any) -> ValueStatistics | None:
@@ -215,10 +218,8 @@ class Sketch:
 
     def add(self, values: NDArray[np.float64], counted: NDArray[np.bool_] | None = None) -> None:
         """Count a batch of shape [records, channels], all of which is finite where it is `counted`."""
-        channels = np.broadcast_to(np.arange(self._channels) * _CHANNEL_STRIDE, values.shape)
-        if counted is not None:
-            values, channels = values[counted], channels[counted]
-        self._new.append(np.unique(_bucket_of(values) + channels, return_counts=True))
+        keys = _bucket_of(values) + np.arange(self._channels) * _CHANNEL_STRIDE
+        self._new.append(np.unique(keys if counted is None else keys[counted], return_counts=True))
         if len(self._new) >= _COMPACT_AFTER:
             self._compact()
 

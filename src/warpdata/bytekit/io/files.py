@@ -11,6 +11,8 @@ import weakref
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+import numpy as np
+
 from warpdata.bytekit.arrays import byte_view
 from warpdata.bytekit.io.ranges import BytesRangeReader, Range, RangeReader, check_range, read_coalesced
 from warpdata.bytekit.process import system
@@ -128,18 +130,9 @@ class FileRangeReader:
 
     def _read_from(self, fd: int, start: int, end: int) -> memoryview:
         check_range(self, start, end)
-        pieces: list[bytes] = []
-        position = start
-        while position < end:
-            try:
-                piece = system.read_some(fd, end - position, position)
-            except OSError as error:
-                raise _unreadable(error, self.name) from None
-            if not piece:
-                raise TruncatedError(f"the file now ends at {position}, before {end}", path=self.name)
-            pieces.append(piece)
-            position += len(piece)
-        return memoryview(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+        out = np.empty(end - start, np.uint8).data
+        self._fill_from(fd, start, out)
+        return out.toreadonly()
 
     def read_many(self, ranges: Sequence[Range]) -> list[memoryview]:
         """Exactly the bytes of each range, near ones in one read."""
@@ -151,16 +144,14 @@ class FileRangeReader:
 
     def _fill_from(self, fd: int, start: int, out: memoryview) -> None:
         check_range(self, start, start + out.nbytes)
-        while out.nbytes:
-            try:
-                count = system.read_into(fd, out, start)
-            except OSError as error:
-                raise _unreadable(error, self.name) from None
-            if not count:
-                raise TruncatedError(
-                    f"the file now ends at {start}, {out.nbytes} bytes too soon", path=self.name
-                )
-            start, out = start + count, out[count:]
+        try:
+            count = read_at(fd, out, start)
+        except OSError as error:
+            raise _unreadable(error, self.name) from None
+        if count < out.nbytes:
+            raise TruncatedError(
+                f"the file now ends at {start + count}, before {start + out.nbytes}", path=self.name
+            )
 
     def stat(self) -> os.stat_result:
         """The status of the open file, even if its name belongs to another file now."""

@@ -50,6 +50,14 @@ def _show(args: cli.Namespace, console: Console) -> Output:
         thing = thing.episodes
     if isinstance(thing, Episodes):
         rows = thing.facts.select(_FACTS).to_pylist()
+        problems = (
+            thing.facts.column("problems").to_pylist() if "problems" in thing.facts.column_names else []
+        )
+        unreadable = [
+            f"{row['id']}: {why[0]}"
+            for row, why in zip(rows, problems, strict=False)
+            if why and not row["length"]
+        ]
         columns = {name: (lambda row, name=name: _round(row[name])) for name in _FACTS}
         right = ("length", "duration_s", "total_reward")
         footer = f"{len(rows)} episodes"
@@ -57,7 +65,14 @@ def _show(args: cli.Namespace, console: Console) -> Output:
             footer += (
                 f", {unfinished} unfinished: see `warp episodes`, and `warp salvage` if its recorder is gone"
             )
-        return Output(rows, rows=rows, columns=columns, right=right, footer=[footer])
+        return Output(
+            rows,
+            rows=rows,
+            columns=columns,
+            right=right,
+            footer=[*unreadable, footer],
+            code=exits.DAMAGED if unreadable else exits.OK,
+        )
     if not isinstance(thing, Episode):
         raise ValueError(f"no episodes at {args.address}; use `warp inspect`")
     return _show_episode(thing, console)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -14,12 +15,13 @@ from numpy.typing import NDArray
 from warpdata.bytekit.arrays import dtype_of
 from warpdata.bytekit.io.commit import commit_file, map_os_errors
 from warpdata.bytekit.io.ranges import RangeFile, RangeReader
-from warpdata.bytekit.process.forks import PerProcess, Reopens
+from warpdata.bytekit.process.forks import PerProcess
+from warpdata.convert.place import Place
 from warpdata.convert.receipt import packed, unpacked
 from warpdata.convert.stepped import Rows
+from warpdata.convert.tables.mapping import ArrayFile, EpisodeSpan, FileMapping, by_number
 from warpdata.errors import (
     BadMagicError,
-    BlobNotFoundError,
     CorruptLayoutError,
     LimitExceededError,
     MissingExtraError,
@@ -27,6 +29,8 @@ from warpdata.errors import (
     UnsupportedDtypeError,
     WarpError,
 )
+from warpdata.timeline.meta import OBJECT, Kind
+from warpdata.timeline.ragged import as_objects
 
 MAGIC = b"\x89HDF\r\n\x1a\n"
 MAX_CHUNK_BYTES = 1 << 30
@@ -67,24 +71,23 @@ def _open_file(source: str | RangeReader, name: str) -> Any:
         return load_h5py().File(source if isinstance(source, str) else RangeFile(source), "r")
 
 
-class Hdf5File(Reopens):
+class Hdf5File(ArrayFile):
     """An HDF5 file open for reading; every process opens it for itself."""
 
-    def __init__(self, source: str | os.PathLike[str] | RangeReader) -> None:
-        self.source = os.path.abspath(source) if isinstance(source, str | os.PathLike) else source
-        self.name = self.source if isinstance(self.source, str) else self.source.name
-        if isinstance(self.source, str):
-            if not os.path.isfile(self.source):
-                raise BlobNotFoundError("no such file", path=self.source)
-            with open(self.source, "rb") as file:
-                head = file.read(len(MAGIC))
-        else:
-            head = bytes(self.source.read(0, min(len(MAGIC), self.source.size)))
+    def __init__(self, place: Place, name: str = "") -> None:
+        """`name` is the file in a folder; empty if the place is the file."""
+        reader = place.open(name)
+        self.name = str(reader.name)
+        head = bytes(reader.read(0, min(len(MAGIC), reader.size)))
         if head != MAGIC:
             if MAGIC.startswith(head):
                 raise TruncatedError("the file ends before its contents do", path=self.name)
             raise BadMagicError("not an HDF5 file", path=self.name)
-        self._handle = PerProcess(partial(_open_file, self.source, self.name))
+        source: str | RangeReader = reader
+        if place.path is not None:
+            reader.close()
+            source = self.name
+        self._handle = PerProcess(partial(_open_file, source, self.name))
         self._datasets: PerProcess[dict[str, Any]] = PerProcess(dict)
         """The arrays of the group that was listed last: they are opened next."""
 
@@ -194,6 +197,10 @@ class Hdf5File(Reopens):
             if size > MAX_CHUNK_BYTES:
                 raise LimitExceededError(f"{path!r} has chunks of {size} bytes", path=self.name)
 
+    def paths(self, group: str = "") -> list[str]:
+        """The arrays below a group, by relative path."""
+        return list(self.arrays(group))
+
     def shape(self, path: str) -> tuple[int, ...] | None:
         """The shape of an array; None if it has a type only and no values."""
         shape = self.dataset(path).shape
@@ -207,56 +214,65 @@ class Hdf5File(Reopens):
                 raise LimitExceededError(f"{path!r} is larger than metadata can be", path=self.name)
             return dataset[()]
 
-
-class Hdf5Rows(Rows):
-    """An array of an HDF5 file by rows; numbers, text or byte strings."""
-
-    def __init__(self, file: Hdf5File, path: str) -> None:
-        self._file, self._path = file, path
-        self._dataset = PerProcess(partial(file.dataset, path))
-        with file.errors(path):
-            dataset = self._dataset()
+    def rows(self, path: str) -> Rows:
+        """An array of numbers, text or byte strings by rows."""
+        h5py, opened = load_h5py(), PerProcess(partial(self.dataset, path))
+        with self.errors(path):
+            dataset = opened()
             if not dataset.shape:
-                raise CorruptLayoutError(f"{path!r} is a single value, not rows", path=file.name)
-            self.count, self.row_shape = int(dataset.shape[0]), tuple(map(int, dataset.shape[1:]))
-            self._take_dtype(dataset)
+                raise CorruptLayoutError(f"{path!r} is a single value, not rows", path=self.name)
+            count, *shape = map(int, dataset.shape)
+            is_text = h5py.check_string_dtype(dataset.dtype) is not None
+            inner = h5py.check_vlen_dtype(dataset.dtype)
+            if is_text or (inner is not None and np.dtype(inner) == np.uint8):
+                if shape:
+                    raise UnsupportedDtypeError(f"{path!r} holds tables of text or bytes", path=self.name)
+                kind: Kind = "text" if is_text else "bytes"
+                return Rows.objects(count, kind, partial(self._read_rows, opened, path, OBJECT))
+            try:
+                dtype = dtype_of(dataset.dtype.newbyteorder("<")).dtype
+            except ValueError:
+                hint = "Leave it out with a mapping."
+                raise UnsupportedDtypeError(
+                    f"{path!r} holds {dataset.dtype}", path=self.name, hint=hint
+                ) from None
+            return Rows(count, dtype, tuple(shape), partial(self._read_rows, opened, path, dtype))
 
-    def _take_dtype(self, dataset: Any) -> None:
-        h5py, path, name = load_h5py(), self._path, self._file.name
-        is_text, inner = (
-            h5py.check_string_dtype(dataset.dtype) is not None,
-            h5py.check_vlen_dtype(dataset.dtype),
-        )
-        if is_text or (inner is not None and np.dtype(inner) == np.uint8):
-            if dataset.ndim != 1:
-                raise UnsupportedDtypeError(f"{path!r} holds tables of text or bytes", path=name)
-            self.dtype, self.kind = np.dtype(object), "text" if is_text else "bytes"
-            return
-        try:
-            self.dtype = dtype_of(dataset.dtype.newbyteorder("<")).dtype
-        except ValueError:
-            hint = "Leave it out with a mapping."
-            raise UnsupportedDtypeError(f"{path!r} holds {dataset.dtype}", path=name, hint=hint) from None
-
-    def read(self, start: int, stop: int) -> NDArray[Any]:
+    def _read_rows(
+        self, opened: PerProcess[Any], path: str, dtype: np.dtype[Any], start: int, stop: int
+    ) -> NDArray[Any]:
         """Rows [start, stop), and nothing else of the file."""
-        with self._file.errors(self._path):
-            rows = self._dataset()[start:stop]
-        if len(rows) != stop - start:
-            raise TruncatedError(f"{self._path!r} has fewer rows than it states", path=self._file.name)
-        if self.kind is None:
-            return np.asarray(rows, self.dtype)
-        out = np.empty(len(rows), object)
+        with self.errors(path):
+            dataset = opened()
+            rows = dataset[start:stop]
+            if len(rows) != stop - start:
+                raise TruncatedError(f"{path!r} has fewer rows than it states", path=self.name)
+            if dtype != OBJECT:
+                return np.asarray(rows, dtype)
+            if load_h5py().check_vlen_dtype(dataset.dtype) is not None:
+                return as_objects(bytes(row) for row in rows)
         try:
-            for number, row in enumerate(rows):
-                if self.kind == "text":
-                    out[number] = row.decode() if isinstance(row, bytes) else str(row)
-                else:
-                    out[number] = row.tobytes() if isinstance(row, np.ndarray) else bytes(row)
+            return as_objects(row.decode() if isinstance(row, bytes) else str(row) for row in rows)
         except UnicodeDecodeError:
-            fact = f"{self._path!r} holds text that is not UTF-8"
-            raise CorruptLayoutError(fact, path=self._file.name) from None
-        return out
+            raise CorruptLayoutError(f"{path!r} holds text that is not UTF-8", path=self.name) from None
+
+    def spans(self, mapping: FileMapping) -> list[EpisodeSpan] | None:
+        """The groups that a pattern names, `*` for any name."""
+        if mapping.ends is not None or not (mapping.episodes or "").strip("/"):
+            return None
+        groups, pattern = [""], str(mapping.episodes).strip("/")
+        for part in pattern.split("/"):
+            matcher = re.compile(re.escape(part).replace(r"\*", "[^/]*"))
+            groups = [
+                f"{group}/{name}"
+                for group in groups
+                for name in sorted(self.names(group or "/"), key=by_number)
+                if matcher.fullmatch(name) and self.is_group(f"{group}/{name}")
+            ]
+        if not groups:
+            listed = ", ".join(self.names("/")[:20])
+            raise CorruptLayoutError(f"no group is called {pattern!r}; there are {listed}", path=self.name)
+        return [EpisodeSpan(group.rpartition("/")[2], group) for group in groups]
 
 
 @contextlib.contextmanager

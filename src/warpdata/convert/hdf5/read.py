@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import PurePosixPath
 from typing import Any, Literal, get_args
 
@@ -16,22 +15,19 @@ from numpy.typing import NDArray
 from warpdata.bytekit.jsontext import parse_json, parse_json_object
 from warpdata.bytekit.lazy import cached_property
 from warpdata.convert.aligning import stated_rate
-from warpdata.convert.hdf5.file import MAGIC, Hdf5File, Hdf5Rows
+from warpdata.convert.hdf5.file import MAGIC, Hdf5File
 from warpdata.convert.place import Place
 from warpdata.convert.receipt import MAX_DOCUMENT_BYTES, packed, unpacked
-from warpdata.convert.stepped import (
-    ChainedRows,
-    EpisodeColumn,
-    PartRows,
-    Parts,
-    PictureRows,
-    Rows,
-    SteppedEpisodes,
+from warpdata.convert.stepped import EpisodeColumn, Parts, Read, Rows, SteppedEpisodes, chain_rows
+from warpdata.convert.tables.mapping import (
+    FileMapping,
+    MappedEpisodes,
+    MappingSource,
+    by_number,
+    list_files,
 )
-from warpdata.convert.tables.mapping import FileMapping
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.errors import (
-    BlobNotFoundError,
     CorruptLayoutError,
     FormatError,
     LimitExceededError,
@@ -52,15 +48,10 @@ _MAX_SIDECAR = 1 << 30
 _MAX_KEPT_BYTES = 8 << 20
 _LIBERO = {"problem_info", "bddl_file_name", "bddl_file_content"}
 _ROLES: dict[str, Role] = {
-    "actions": "action",
-    "action": "action",
-    "rewards": "reward",
-    "reward": "reward",
-    "dones": "terminated",
-    "terminated": "terminated",
-    "terminals": "terminated",
-    "truncated": "truncated",
-    "timeouts": "truncated",
+    **dict.fromkeys(("actions", "action"), "action"),
+    **dict.fromkeys(("rewards", "reward"), "reward"),
+    **dict.fromkeys(("dones", "terminated", "terminals"), "terminated"),
+    **dict.fromkeys(("truncated", "timeouts"), "truncated"),
     "observations": "observation",
 }
 Shapes = Mapping[str, tuple[int, ...]]
@@ -77,7 +68,7 @@ def read(
     source: Any,
     *,
     layout: Layout | None = None,
-    mapping: FileMapping | Mapping[str, Any] | str | os.PathLike[str] | None = None,
+    mapping: MappingSource = None,
     fps: float | None = None,
     next_obs: NextObs = "merge",
     split: Split = "auto",
@@ -95,8 +86,10 @@ def read(
     require_word("split", split, get_args(Split))
     if layout is not None and layout not in LAYOUTS:
         raise ValueError(f"no layout {layout!r}; there are {', '.join(LAYOUTS)}.{nearest(layout, LAYOUTS)}")
-    options = Options(layout, FileMapping.of(mapping), fps, next_obs, split, max_episode_steps)
-    return Episodes(Hdf5Episodes(Place.of(source), options))
+    place, stated = Place.of(source), FileMapping.of(mapping)
+    if stated is not None:
+        return Episodes(MappedEpisodes(place, SUFFIXES, Hdf5File, stated, fps))
+    return Episodes(Hdf5Episodes(place, Options(layout, fps, next_obs, split, max_episode_steps)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +97,6 @@ class Options:
     """Arguments of `read`."""
 
     layout: Layout | None
-    mapping: FileMapping | None
     fps: float | None
     next_obs: NextObs
     split: Split
@@ -115,40 +107,19 @@ class Hdf5Episodes(SteppedEpisodes):
     """The episodes of one or several HDF5 files."""
 
     def __init__(self, place: Place, options: Options) -> None:
-        self._place, self._options, self._fps = place, options, options.fps
-        names = [""]
-        if not place.is_file:
-            names = [name for name in place.children() if name.lower().endswith(SUFFIXES)]
-            names.sort(
-                key=lambda name: (int((re.findall(r"(\d+)$", PurePosixPath(name).stem) or [-1])[0]), name)
-            )
-        if not names:
-            raise BlobNotFoundError("no HDF5 file in this folder", path=place.name)
-        self._layouts = {PurePosixPath(name).stem: self._open_layout(name) for name in names}
-
-    def _open_layout(self, name: str) -> FileLayout:
-        place = self._place
-        local = place.path if place.path is None or not name else place.inside(name)
-        file = Hdf5File(place.open(name) if local is None else local)
-        if self._options.mapping is not None:
-            return Mapped(file, self._options, {})
-        kind = self._options.layout or _detect_layout(file)
-        sidecar: dict[str, Any] = {}
-        if local is not None and local.with_suffix(".json").is_file():
-            data = Place(local.with_suffix(".json")).read(max_bytes=_MAX_SIDECAR)
-            sidecar = parse_json_object(data, max_bytes=_MAX_SIDECAR, allow_nan=True)
-        elif name and place.exists(beside := str(PurePosixPath(name).with_suffix(".json"))):
-            data = place.read(beside, max_bytes=_MAX_SIDECAR)
-            sidecar = parse_json_object(data, max_bytes=_MAX_SIDECAR, allow_nan=True)
-        classes = {
-            "robomimic": Robomimic,
-            "libero": Robomimic,
-            "maniskill": ManiSkill,
-            "aloha": Aloha,
-            "d4rl": D4rl,
-        }
-        layout: FileLayout = classes[kind](file, self._options, sidecar)
-        return layout
+        self._place, self._fps = place, options.fps
+        self._layouts: dict[str, FileLayout] = {}
+        for stem, name in list_files(place, SUFFIXES).items():
+            file = Hdf5File(place, name)
+            beside, above = PurePosixPath(name or place.name).with_suffix(".json").name, place
+            if not name and place.path is not None:
+                above = Place(place.path.parent)
+            sidecar: dict[str, Any] = {}
+            if above.exists(beside):
+                data = above.read(beside, max_bytes=_MAX_SIDECAR)
+                sidecar = parse_json_object(data, max_bytes=_MAX_SIDECAR, allow_nan=True)
+            layout = _CLASSES[options.layout or _detect_layout(file)]
+            self._layouts[stem] = layout(file, options, sidecar)
 
     @cached_property
     def _episodes(self) -> list[tuple[str, FileLayout, int]]:
@@ -187,7 +158,7 @@ class Hdf5Episodes(SteppedEpisodes):
 
 def _detect_layout(file: Hdf5File) -> Layout:
     names = file.names("/")
-    if "data" in names and file.is_group("data") and any(map(_is_demo, file.names("data"))):
+    if "data" in names and file.is_group("data") and any(n.startswith("demo_") for n in file.names("data")):
         return "libero" if _LIBERO & set(file.attributes("data")) else "robomimic"
     if any(re.fullmatch(r"traj_\d+", name) for name in names):
         return "maniskill"
@@ -202,68 +173,67 @@ def _detect_layout(file: Hdf5File) -> Layout:
     )
 
 
-def _is_demo(name: str) -> bool:
-    return name.startswith("demo_")
+class FileLayout:
+    """The episodes of one file, a group each: arrays with a row per step, or one more, are signals."""
 
-
-class FileLayout(ABC):
-    """The episodes of one file."""
-
+    layout: str
+    above, prefix = "/", ""
+    """The group that holds the groups of episodes, and how their names begin."""
     usual_fps = 20.0
 
     def __init__(self, file: Hdf5File, options: Options, sidecar: Mapping[str, Any]) -> None:
         self.file, self.options, self.sidecar = file, options, sidecar
         self.stem = PurePosixPath(file.name).stem
 
-    @property
-    @abstractmethod
+    @cached_property
     def ids(self) -> Sequence[str]:
-        """The name of every episode, in order."""
-
-    @abstractmethod
-    def parts(self, position: int) -> Parts:
-        """The contents of an episode."""
+        """The groups in the order of their numbers: demo_10 comes after demo_9."""
+        names = (name for name in self.file.names(self.above) if name.startswith(self.prefix))
+        return sorted(names, key=by_number)
 
     @property
     def metadata(self) -> dict[str, Any]:
         """Metadata for all episodes of the file."""
         return {"attributes": {"": self.file.attributes("/")}}
 
+    @property
+    def fps(self) -> float | None:
+        """Steps per second, if the file states it."""
+        return None
 
-class GroupLayout(FileLayout):
-    """A group per episode: arrays with as many rows as there are steps, or one more, are signals."""
+    def role(self, path: str) -> Role:
+        """The role of an array."""
+        return _ROLES.get(path) or ("observation" if path.startswith(("obs/", "observations/")) else "other")
 
-    above = "/"
-    layout: str
+    def show(self, _path: str, rows: Rows) -> Rows:
+        """The rows of an array as a signal has them: encoded pictures are marked."""
+        return rows
 
-    @cached_property
-    def ids(self) -> Sequence[str]:
-        """The groups in the order of their numbers: demo_10 comes after demo_9."""
-        return sorted(filter(self._is_episode, self.file.names(self.above)), key=_by_number)
-
-    def _is_episode(self, _name: str) -> bool:
-        """Whether a member of `above` is an episode."""
-        return True
+    def describe(
+        self, _name: str, _steps: int, _shapes: Shapes, _attributes: Mapping[str, Any], _place: str
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Static items of an episode, and metadata to keep; raises if it contradicts its metadata."""
+        return {}, {}
 
     def parts(self, position: int) -> Parts:
-        """The arrays of the group; those without a row per step are kept as metadata."""
+        """The arrays of a group; those without a row per step are kept as metadata."""
         name = self.ids[position]
         group = f"{self.above.rstrip('/')}/{name}" if self.above else ""
         place = f"{self.file.name}#{name}" if self.above else self.file.name
         shapes = self.file.arrays(group)
         attributes = self.file.attributes_below(group, shapes)
-        actions = [shape for path, shape in shapes.items() if self._role(path) == "action" and shape]
+        actions = [shape for path, shape in shapes.items() if self.role(path) == "action" and shape]
         if not actions:
             fact = f"episode {name!r} has no actions; it has {', '.join(shapes) or 'nothing'}"
             raise CorruptLayoutError(fact, path=place)
         steps = actions[0][0]
-        self._check(name, steps, shapes, attributes[""], place)
+        static, more = self.describe(name, steps, shapes, attributes[""], place)
         columns: dict[str, EpisodeColumn] = {}
         kept: dict[str, Any] = {}
         for path, shape in shapes.items():
             if shape and shape[0] in (steps, steps + 1) and 0 not in shape[1:]:
-                rows = self._shown(path, Hdf5Rows(self.file, f"{group}/{path}"))
-                columns[path] = EpisodeColumn(rows, self._role(path))
+                rows = self.show(path, self.file.rows(f"{group}/{path}"))
+                columns[path] = EpisodeColumn(rows, self.role(path))
                 continue
             try:
                 kept[path] = packed(self.file.whole(f"{group}/{path}", _MAX_KEPT_BYTES))
@@ -271,42 +241,60 @@ class GroupLayout(FileLayout):
                 fact = f"{path!r} of episode {name!r} has no row per step and cannot be kept as metadata ({error})"
                 hint = "Name the arrays to read with a mapping."
                 raise CorruptLayoutError(fact, path=place, hint=hint) from None
-        static, more = self._facts(name, attributes[""])
-        if self.options.next_obs == "merge" and _merge_next(columns, steps, place):
-            more["next_obs"] = True
-        facts = {
-            "attributes": attributes,
-            **({"arrays": kept} if kept else {}),
-            "layout": self.layout,
-            **more,
-        }
+        facts = {"attributes": attributes, "layout": self.layout, **more}
+        if kept:
+            facts["arrays"] = kept
+        return self._finish(name, steps, columns, static, facts, place)
+
+    def _finish(
+        self,
+        name: str,
+        steps: int,
+        columns: dict[str, EpisodeColumn],
+        static: dict[str, Any],
+        facts: dict[str, Any],
+        place: str,
+    ) -> Parts:
+        """Merge observations with what follows them: one column of N + 1 rows."""
+        following = [path for path in columns if path.startswith(("next_obs/", "next_observations"))]
+        if self.options.next_obs == "merge" and following:
+            facts["next_obs"] = True
+            for path in following if steps else ():
+                own = path.removeprefix("next_")
+                if own in columns:
+                    rows = _follow(columns[own].rows, columns.pop(path).rows, own, place)
+                    columns[own] = EpisodeColumn(rows, "observation")
         fps = self.options.fps or self.fps
         return Parts(name, steps, columns, static, {"hdf5": facts}, fps, self.usual_fps, place=place)
 
-    @cached_property
-    def fps(self) -> float | None:
-        """Steps per second, if the file states it."""
-        return None
 
-    def _role(self, path: str) -> Role:
-        """The role of an array."""
-        return _ROLES.get(path) or ("observation" if path.startswith(("obs/", "observations/")) else "other")
-
-    def _check(
-        self, name: str, steps: int, shapes: Shapes, attributes: Mapping[str, Any], place: str
-    ) -> None:
-        """Raise if an episode contradicts its metadata."""
-
-    def _shown(self, _path: str, rows: Rows) -> Rows:
-        """The rows as signals show them: encoded pictures are marked."""
-        return rows
-
-    def _facts(self, _name: str, _attributes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Static items of an episode, and further metadata to keep."""
-        return {}, {}
+def _follow(seen: Rows, following: Rows, what: str, place: str) -> Rows:
+    """Observations and the one after the last; the stated next observation must be the following one."""
+    chain = chain_rows([seen, following.part(seen.count - 1, seen.count)], what)
+    return replace(chain, read=partial(_read_followed, chain.read, following, what, place))
 
 
-class Robomimic(GroupLayout):
+def _read_followed(
+    read_chain: Read, following: Rows, what: str, place: str, start: int, stop: int
+) -> NDArray[Any]:
+    """Rows, compared with the stated next observations of the rows before."""
+    rows = read_chain(start, stop)
+    low, high = max(start, 1), min(stop, following.count)
+    if low < high:
+        seen, stated = rows[low - start : high - start], following.read(low - 1, high - 1)
+        same = (seen == stated) | ((seen != seen) & (stated != stated))  # NaN follows NaN
+        same = same.reshape(len(seen), -1).all(1)
+        if not same.all():
+            step = low - 1 + int(np.flatnonzero(~same)[0])
+            fact = (
+                f"the next observation of step {step} of {what!r} is not the observation of step {step + 1}"
+            )
+            hint = "Read both as they are with next_obs='keep'."
+            raise CorruptLayoutError(fact, path=place, hint=hint)
+    return rows
+
+
+class Robomimic(FileLayout):
     """/data/demo_0 … with attributes, /mask/<filter key>; in LIBERO the task is in the attributes of /data."""
 
     above = "/data"
@@ -319,18 +307,15 @@ class Robomimic(GroupLayout):
     @cached_property
     def layout(self) -> str:
         """`robomimic` or `libero`."""
-        is_libero = self.options.layout == "libero" or _LIBERO & set(self.data_attributes)
-        return "libero" if is_libero and self.options.layout != "robomimic" else "robomimic"
+        return self.options.layout or ("libero" if _LIBERO & set(self.data_attributes) else "robomimic")
 
     @cached_property
     def masks(self) -> dict[str, list[str]]:
         """Filter key -> names of demos."""
         masks = {}
-        for path in self.file.arrays("/mask") if self.file.is_group("/mask") else ():
+        for path in self.file.paths("/mask") if self.file.is_group("/mask") else ():
             listed = np.atleast_1d(self.file.whole(f"/mask/{path}"))
-            masks[path] = [
-                each.decode("utf-8", "replace") if isinstance(each, bytes) else str(each) for each in listed
-            ]
+            masks[path] = [n.decode("utf-8", "replace") if isinstance(n, bytes) else str(n) for n in listed]
         return masks
 
     @property
@@ -341,14 +326,10 @@ class Robomimic(GroupLayout):
         for name in self.file.names("/"):
             if name in ("data", OWN_DOCUMENT):
                 continue
-            paths = (
-                [name]
-                if not self.file.is_group(name)
-                else [f"{name}/{each}" for each in self.file.arrays(name)]
-            )
-            arrays |= {
-                path: packed(self.file.whole(path)) for path in paths if self.file.shape(path) is not None
-            }
+            is_group = self.file.is_group(name)
+            for path in [f"{name}/{path}" for path in self.file.paths(name)] if is_group else [name]:
+                if self.file.shape(path) is not None:
+                    arrays[path] = packed(self.file.whole(path))
         return {"attributes": attributes, **({"arrays": arrays} if arrays else {})}
 
     @cached_property
@@ -356,15 +337,16 @@ class Robomimic(GroupLayout):
         """The arguments of the environment, if they are JSON."""
         return json_object(self.data_attributes.get("env_args"))
 
-    @cached_property
+    @property
     def fps(self) -> float | None:
         """env_kwargs.control_freq."""
         kwargs = self.env_args.get("env_kwargs")
         return stated_rate(kwargs.get("control_freq")) if isinstance(kwargs, dict) else None
 
-    def _check(
+    def describe(
         self, name: str, steps: int, shapes: Shapes, attributes: Mapping[str, Any], place: str
-    ) -> None:
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The environment, the task and the split; `num_samples` and the rows of observations are checked."""
         stated = whole_number(attributes.get("num_samples"))
         if stated is not None and stated != steps:
             fact = f"episode {name!r} states num_samples = {stated} and has {steps} actions"
@@ -373,34 +355,27 @@ class Robomimic(GroupLayout):
             if path.startswith(("obs/", "next_obs/")) and (not shape or shape[0] != steps):
                 fact = f"{path!r} of episode {name!r} has shape {shape}, there are {steps} actions"
                 raise CorruptLayoutError(fact, path=place)
-
-    def _facts(self, name: str, attributes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        static: dict[str, Any] = {}
-        if isinstance(self.env_args.get("env_name"), str):
-            static["env_id"] = self.env_args["env_name"]
         task = json_object(attributes.get("ep_meta")).get("lang")
         if self.layout == "libero":
             task = json_object(self.data_attributes.get("problem_info")).get("language_instruction")
-            if isinstance(task, list) and all(isinstance(each, str) for each in task):
+            if isinstance(task, list) and all(isinstance(part, str) for part in task):
                 task = "".join(task)
             if not isinstance(task, str):
                 task = self.stem.removesuffix("_demo").replace("_", " ")
             task = task.strip('"')
-        if isinstance(task, str):
-            static["task"] = task
-        for split in ("train", "valid"):
-            if name in self.masks.get(split, ()):
-                static["split"] = split
-        return static, {}
+        splits = [split for split in ("train", "valid") if name in self.masks.get(split, ())]
+        items = {
+            "env_id": self.env_args.get("env_name"),
+            "task": task,
+            "split": splits[-1] if splits else None,
+        }
+        return {key: value for key, value in items.items() if isinstance(value, str)}, {}
 
 
-class ManiSkill(GroupLayout):
+class ManiSkill(FileLayout):
     """traj_0 … with T actions and T + 1 observations, and a JSON file of the same name beside."""
 
-    layout = "maniskill"
-
-    def _is_episode(self, name: str) -> bool:
-        return name.startswith("traj_")
+    layout, prefix = "maniskill", "traj_"
 
     @property
     def metadata(self) -> dict[str, Any]:
@@ -414,7 +389,7 @@ class ManiSkill(GroupLayout):
         about = self.sidecar.get("env_info")
         return about if isinstance(about, dict) else {}
 
-    @cached_property
+    @property
     def fps(self) -> float | None:
         """env_kwargs.sim_config.control_freq."""
         kwargs = self.env_info.get("env_kwargs")
@@ -425,33 +400,35 @@ class ManiSkill(GroupLayout):
     def stated(self) -> dict[str, Mapping[str, Any]]:
         """The entry of each episode in the JSON file."""
         listed = self.sidecar.get("episodes")
-        entries = [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
-        return {f"traj_{each.get('episode_id')}": each for each in entries}
+        entries = [entry for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
+        return {f"traj_{entry.get('episode_id')}": entry for entry in entries}
 
-    def _role(self, path: str) -> Role:
-        return "action" if path.startswith("actions/") else super()._role(path)
+    def role(self, path: str) -> Role:
+        """The role of an array."""
+        return "action" if path.startswith("actions/") else super().role(path)
 
-    def _check(self, name: str, steps: int, _shapes: Shapes, _: Mapping[str, Any], place: str) -> None:
-        elapsed = self.stated.get(name, {}).get("elapsed_steps")
+    def show(self, path: str, rows: Rows) -> Rows:
+        """Bytes of observations are pictures."""
+        return rows.as_pictures() if rows.kind == "bytes" and path.startswith("obs/") else rows
+
+    def describe(
+        self, name: str, steps: int, _shapes: Shapes, _attributes: Mapping[str, Any], place: str
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The entry of the episode in the JSON file, whose number of steps is checked."""
+        entry = self.stated.get(name, {})
+        elapsed = entry.get("elapsed_steps")
         if isinstance(elapsed, int) and elapsed != steps:
             fact = f"episode {name!r} has {steps} actions, its JSON states {elapsed}"
             raise CorruptLayoutError(fact, path=place)
-
-    def _shown(self, path: str, rows: Rows) -> Rows:
-        return PictureRows(rows) if rows.kind == "bytes" and path.startswith("obs/") else rows
-
-    def _facts(self, name: str, _attributes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        static: dict[str, Any] = {}
-        if isinstance(self.env_info.get("env_id"), str):
-            static["env_id"] = self.env_info["env_id"]
-        stated = self.stated.get(name, {})
+        env_id = self.env_info.get("env_id")
+        static: dict[str, Any] = {"env_id": env_id} if isinstance(env_id, str) else {}
         for key, item in (("episode_seed", "seed"), ("success", "success"), ("control_mode", "control_mode")):
-            if isinstance(stated.get(key), bool | int | str):
-                static[item] = stated[key]
-        return static, {"json": packed(stated)} if stated else {}
+            if isinstance(entry.get(key), bool | int | str):
+                static[item] = entry[key]
+        return static, {"json": packed(entry)} if entry else {}
 
 
-class Aloha(GroupLayout):
+class Aloha(FileLayout):
     """One episode per file: /observations/… and /action; images maybe as rows of JPEG bytes."""
 
     above, layout, usual_fps = "", "aloha", 50.0
@@ -467,16 +444,17 @@ class Aloha(GroupLayout):
         """Whether the file states that its images are JPEG."""
         return bool(whole_number(self.file.attributes("/").get("compress")))
 
-    def _shown(self, path: str, rows: Rows) -> Rows:
-        is_padded = rows.dtype == np.uint8 and len(rows.row_shape) == 1
-        is_jpeg = rows.kind == "bytes" or (is_padded and (self.is_compressed or rows.row_shape[0] > 256))
-        return PictureRows(rows) if is_jpeg and path.startswith("observations/images/") else rows
+    def show(self, path: str, rows: Rows) -> Rows:
+        """Images are rows of pixels, or of JPEG padded to one length."""
+        is_padded = rows.dtype == np.uint8 and len(rows.shape) == 1
+        is_jpeg = rows.kind == "bytes" or (is_padded and (self.is_compressed or rows.shape[0] > 256))
+        return rows.as_pictures() if is_jpeg and path.startswith("observations/images/") else rows
 
 
 class D4rl(FileLayout):
     """Flat arrays, all episodes one after the other."""
 
-    usual_fps = 10.0
+    layout, usual_fps = "d4rl", 10.0
 
     @cached_property
     def bounds(self) -> NDArray[np.int64]:
@@ -492,13 +470,22 @@ class D4rl(FileLayout):
         ends_at_terminals = self.options.split == "done" or (self.options.split == "auto" and not is_maze)
         if "terminals" in names and ends_at_terminals:
             ends |= self._flags("terminals", count)
-        if "timeouts" not in names:
-            ends |= self._breaks(names, count, ends)
-        return np.unique(np.concatenate([[0], np.flatnonzero(ends) + 1, [count]])).astype(np.int64)
+        if "timeouts" not in names and "next_observations" in names:
+            seen, following = self.file.rows("observations"), self.file.rows("next_observations")
+            for start in range(0, count - 1, 1 << 16):
+                stop = min(start + (1 << 16), count - 1)
+                differ = following.read(start, stop) != seen.read(start + 1, stop + 1)
+                ends[start:stop] |= differ.reshape(stop - start, -1).any(1)
+        elif "timeouts" not in names:
+            cuts, most = [0], self.options.max_episode_steps
+            for end in [*(np.flatnonzero(ends) + 1).tolist(), count]:
+                cuts += [*range(cuts[-1] + most, end, most), end]
+            return np.unique(cuts)
+        return np.unique([0, *(np.flatnonzero(ends) + 1), count])
 
     def _flags(self, path: str, count: int) -> NDArray[np.bool_]:
         self._check_count(path, count)
-        rows = Hdf5Rows(self.file, path)
+        rows = self.file.rows(path)
         flags = np.empty(count, np.bool_)
         for start in range(0, count, 1 << 20):
             stop = min(start + (1 << 20), count)
@@ -511,24 +498,6 @@ class D4rl(FileLayout):
             fact = f"{path!r} has shape {shape}, there are {count} actions"
             raise CorruptLayoutError(fact, path=self.file.name)
 
-    def _breaks(self, names: Sequence[str], count: int, ends: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Ends without timeouts: where the next observation is not the following one, or after the most steps."""
-        breaks = np.zeros(count, np.bool_)
-        if "next_observations" in names:
-            seen, following = (Hdf5Rows(self.file, name) for name in ("observations", "next_observations"))
-            for start in range(0, count - 1, 1 << 16):
-                stop = min(start + (1 << 16), count - 1)
-                differ = following.read(start, stop) != seen.read(start + 1, stop + 1)
-                breaks[start:stop] = differ.reshape(stop - start, -1).any(1)
-            return breaks
-        since = 0
-        for row in range(count):
-            since += 1
-            if ends[row] or since == self.options.max_episode_steps:
-                breaks[row] = since == self.options.max_episode_steps
-                since = 0
-        return breaks
-
     @cached_property
     def ids(self) -> Sequence[str]:
         """The name of the file and the number of the episode."""
@@ -537,20 +506,19 @@ class D4rl(FileLayout):
     @cached_property
     def flat(self) -> dict[str, Rows]:
         """All arrays with a row per step of any episode."""
-        count = int(self.bounds[-1])
-        shapes = self.file.arrays("/")
+        count, shapes = int(self.bounds[-1]), self.file.arrays("/")
         for path in ("observations", "actions", "rewards", "terminals"):
             if path in shapes:
                 self._check_count(path, count)
         paths = [path for path, shape in shapes.items() if shape and shape[0] == count]
-        return {path: Hdf5Rows(self.file, path) for path in paths if not path.startswith("metadata/")}
+        return {path: self.file.rows(path) for path in paths if not path.startswith("metadata/")}
 
     @property
     def metadata(self) -> dict[str, Any]:
         """Arrays that are no rows of episodes: the algorithm, the weights of the policy."""
         arrays: dict[str, Any] = {}
         left: list[str] = []
-        for path in self.file.arrays("/"):
+        for path in self.file.paths("/"):
             if path not in self.flat:
                 try:
                     arrays[path] = packed(self.file.whole(path))
@@ -562,122 +530,22 @@ class D4rl(FileLayout):
     def parts(self, position: int) -> Parts:
         """The rows of an episode, and one observation more if the file has what follows."""
         start, stop = (int(bound) for bound in self.bounds[position : position + 2])
-        name = self.ids[position]
-        place = f"{self.file.name}#{name}"
         columns = {
-            path: EpisodeColumn(PartRows(rows, start, stop), _ROLES.get(path, "other"))
+            path: EpisodeColumn(rows.part(start, stop), _ROLES.get(path, "other"))
             for path, rows in self.flat.items()
         }
-        meta: dict[str, Any] = {"layout": "d4rl"}
-        if self.options.next_obs == "merge" and _merge_next(columns, stop - start, place):
-            meta["next_obs"] = True
-        static, fps = {"env_id": self.stem}, self.options.fps
-        return Parts(name, stop - start, columns, static, {"hdf5": meta}, fps, self.usual_fps, place=place)
-
-
-class Mapped(FileLayout):
-    """Episodes and signals as the caller names them."""
-
-    usual_fps = 10.0
-
-    @property
-    def mapping(self) -> FileMapping:
-        """The mapping."""
-        assert self.options.mapping is not None
-        return self.options.mapping
-
-    @cached_property
-    def groups(self) -> list[str]:
-        """The group of every episode."""
-        pattern = (self.mapping.episodes or "").strip("/")
-        groups = [""]
-        for part in filter(None, pattern.split("/")):
-            matcher = re.compile(re.escape(part).replace(r"\*", "[^/]*"))
-            groups = [
-                f"{group}/{name}"
-                for group in groups
-                for name in sorted(self.file.names(group or "/"), key=_by_number)
-                if matcher.fullmatch(name) and self.file.is_group(f"{group}/{name}")
-            ]
-        if not groups:
-            listed = ", ".join(self.file.names("/")[:20])
-            raise CorruptLayoutError(
-                f"no group is called {pattern!r}; there are {listed}", path=self.file.name
-            )
-        return groups
-
-    @cached_property
-    def bounds(self) -> NDArray[np.int64] | None:
-        """Where episodes begin in arrays that hold all of them."""
-        if self.mapping.ends is None:
-            return None
-        values = np.asarray(self.file.whole(self.mapping.ends, 1 << 30))
-        shapes = self.file.arrays("/")
-        chosen = [shapes[path] for path in self.mapping.arrays(list(shapes), self.file.name).values()]
-        count = max((shape[0] for shape in chosen if shape), default=0)
-        return self.mapping.bounds(values, count, self.file.name)
-
-    @cached_property
-    def ids(self) -> Sequence[str]:
-        """The names of the groups, or numbers."""
-        if self.bounds is not None:
-            return [f"{self.stem}-{number:06d}" for number in range(len(self.bounds) - 1)]
-        return [group.strip("/").rpartition("/")[2] or self.stem for group in self.groups]
-
-    def parts(self, position: int) -> Parts:
-        """The arrays that the mapping names."""
-        name = self.ids[position]
+        name, facts = self.ids[position], {"layout": self.layout}
         place = f"{self.file.name}#{name}"
-        group = self.groups[0 if self.bounds is not None else position]
-        available = self.file.arrays(group or "/")
-        paths = self.mapping.arrays(list(available), place)
-        rows: dict[str, Rows] = {
-            signal: Hdf5Rows(self.file, f"{group}/{path}") for signal, path in paths.items()
-        }
-        if self.bounds is not None:
-            start, stop = (int(bound) for bound in self.bounds[position : position + 2])
-            rows = {signal: PartRows(each, start, stop) for signal, each in rows.items()}
-        static: dict[str, Any] = {}
-        for item, path in self.mapping.static.items():
-            value = self.file.whole(f"{group}/{path}") if path in available else path
-            value = value.decode() if isinstance(value, bytes) else value
-            static[item] = value.item() if isinstance(value, np.generic) else value
-        return self.mapping.parts(name, rows, static, self.options.fps, place)
+        return self._finish(name, stop - start, columns, {"env_id": self.stem}, facts, place)
 
 
-def _merge_next(columns: dict[str, EpisodeColumn], steps: int, place: str) -> bool:
-    """Make one column of N + 1 rows of observations and what follows them; whether there was anything to merge."""
-    following = [path for path in columns if path.startswith(("next_obs/", "next_observations"))]
-    for path in following if steps else ():
-        own = path.removeprefix("next_")
-        if own in columns:
-            rows = FollowedRows(columns[own].rows, columns.pop(path).rows, own, place)
-            columns[own] = EpisodeColumn(rows, "observation")
-    return bool(following)
-
-
-class FollowedRows(ChainedRows):
-    """Observations and the one after the last; the stated next observation must be the following one."""
-
-    def __init__(self, seen: Rows, following: Rows, what: str, place: str) -> None:
-        super().__init__([seen, PartRows(following, seen.count - 1, seen.count)], what)
-        self._following, self._seen, self._what, self._place = following, seen, what, place
-
-    def read(self, start: int, stop: int) -> NDArray[Any]:
-        """Rows, compared with the stated next observations of the rows before."""
-        rows = super().read(start, stop)
-        low, high = max(start, 1), min(stop, self._seen.count)
-        if low < high:
-            seen, stated = rows[low - start : high - start], self._following.read(low - 1, high - 1)
-            same = (seen == stated) | ((seen != seen) & (stated != stated))  # NaN follows NaN
-            same = same.reshape(len(seen), -1).all(1)
-            if not same.all():
-                step = low - 1 + int(np.flatnonzero(~same)[0])
-                what = f"the next observation of step {step} of {self._what!r}"
-                fact = f"{what} is not the observation of step {step + 1}"
-                hint = "Read both as they are with next_obs='keep'."
-                raise CorruptLayoutError(fact, path=self._place, hint=hint)
-        return rows
+_CLASSES: dict[Layout, type[FileLayout]] = {
+    "robomimic": Robomimic,
+    "libero": Robomimic,
+    "maniskill": ManiSkill,
+    "aloha": Aloha,
+    "d4rl": D4rl,
+}
 
 
 def json_object(text: Any) -> dict[str, Any]:
@@ -697,8 +565,3 @@ def whole_number(value: Any) -> int | None:
         return int(unpacked(value))
     except (TypeError, ValueError, OverflowError):
         return None
-
-
-def _by_number(name: str) -> tuple[int, str, int]:
-    number = re.search(r"(\d+)$", name)
-    return (0, name[: number.start()], int(number[1])) if number else (1, name, 0)

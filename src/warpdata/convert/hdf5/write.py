@@ -8,19 +8,18 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.convert.aligning import AlignOptions, Hold
 from warpdata.convert.exporting import (
-    OnError,
+    ExportOptions,
     Part,
-    Progress,
     StepColumn,
     StepRows,
     StepWriter,
+    place_signals,
     source_id,
     write_set,
 )
@@ -31,9 +30,14 @@ from warpdata.episodes.collection.episodes import Episodes
 from warpdata.errors import CorruptLayoutError, require_word
 
 _DEMO = re.compile(r"demo_\d+")
-_PREFIX = re.compile(r"^(observation\.|observations/|observation/)?(obs/)?")
 _OWN_LAYOUTS = ("robomimic", "libero")
-_NAMES = {"reward": "rewards", "terminated": "dones"}
+_PATHS = {
+    "observation": ("obs/{}", "obs/{}"),
+    "action": ("actions", "action_dict/{}"),
+    "reward": ("rewards", "rewards"),
+    "terminated": ("dones", "dones"),
+}
+"""Role -> path of the only signal, and of several."""
 _PART = "demo"
 _BLOCK_ROWS = 4096
 
@@ -45,23 +49,16 @@ def write(
     next_obs: bool | None = None,
     env_args: str | Mapping[str, Any] | None = None,
     compression: Literal["gzip", "none"] = "gzip",
-    rate: float | None = None,
-    clock: str | None = None,
-    align: Hold = "hold",
-    on_error: OnError = "stop",
-    jobs: int = 1,
-    progress: Progress | None = None,
+    **options: Unpack[ExportOptions],
 ) -> ConversionReceipt:
     """Write episodes as one robomimic file, which appears whole or not at all.
 
     `next_obs` writes what followed each observation too (by default if it is known); `env_args` are the arguments of
-    the environment if the episodes bring none. Images are compressed with gzip, a frame per chunk. Steps are those of
-    the episode, or a grid of `rate` per second, or the records of the signal `clock`, aligned by `align`. Their times
-    are kept in the file. `jobs` processes read and compress episodes.
+    the environment if the episodes bring none. Images are compressed with gzip, a frame per chunk. The times of the
+    steps are kept in the file.
     """
     require_word("compression", compression, ("gzip", "none"))
-    writer, options = RobomimicWriter(next_obs, env_args, compression), AlignOptions(rate, clock, align)
-    return write_set(writer, episodes, target, options, on_error=on_error, jobs=jobs, progress=progress)
+    return write_set(RobomimicWriter(next_obs, env_args, compression), episodes, target, **options)
 
 
 class RobomimicWriter(StepWriter):
@@ -93,11 +90,11 @@ class RobomimicWriter(StepWriter):
         kept = kept if isinstance(kept, Mapping) and kept.get("layout") in _OWN_LAYOUTS else {}
         next_obs = self._next_obs if self._next_obs is not None else bool(kept.get("next_obs", not kept))
         path, notes = scratch / "part.hdf5", {}
-        has_one_action = len(rows.names("action")) == 1
+        paths = {name: name for name in rows.columns} if kept else place_signals(rows.columns, _PATHS)
         with writing(path, durable=False) as out:
             out.group(_PART)
             for name, column in rows.columns.items():
-                there = name if kept else _array_of(name, column, has_one_action)
+                there = paths[name]
                 is_seen = there.startswith("obs/")
                 if column.has_more and is_seen and next_obs:
                     self._stream(out, f"next_{there}", column, 1, len(rows) + 1)
@@ -210,13 +207,3 @@ class RobomimicWriter(StepWriter):
             receipt.notes.append("env_args: not in the source; the name of the environment and the rate only")
         counts = {"total": self._total, "num_demos": len(self._names)}
         return made | {name: np.int64(count) for name, count in counts.items() if name in made}
-
-
-def _array_of(name: str, column: StepColumn, has_one_action: bool) -> str:
-    """The array of a signal of another format."""
-    role = column.meta.role
-    if role == "action":
-        return "actions" if has_one_action else f"action_dict/{name}"
-    if role == "observation":
-        return f"obs/{_PREFIX.sub('', name)}"
-    return _NAMES.get(role, name)

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from warpdata.convert.exporting import StepColumn
 from warpdata.convert.lerobot.features import camera_codec
 from warpdata.convert.receipt import Note
-from warpdata.episodes.forms.content import RowsSum
 from warpdata.episodes.forms.directory import RawCamera
 from warpdata.episodes.record.camera import VideoFile
 from warpdata.episodes.sources.cameras import VideoSignal
@@ -109,14 +108,10 @@ def raw_camera(
     height, width = column.meta.shape[:2]
     codec = camera_codec(column.signal)
     options = replace(options, fps=float(fps))
-    is_whole = column.is_exact and not column.has_more and encoded_run(column.signal) is None
-    total = RowsSum() if is_whole else None
 
     def blocks() -> Iterator[tuple[NDArray[Any], range]]:
         start = 0
         for frames in column.blocks(0, len(column.steps)):
-            if total is not None:  # while the encoders are busy
-                total.add(frames)
             yield np.asarray(frames), range(start, start + len(frames))
             start += len(frames)
 
@@ -127,8 +122,7 @@ def raw_camera(
         assert run is not None
         frames = EncodedFrames.save(Path(f"{path}.packets"), run, fps)
         source = "raw frames" if codec is None else f"{codec} frames that no longer follow each other"
-        known = None if total is None else total.result()
-        note = column.note(decoded=False, has_final=False, error_ns=error_ns, known=known)
+        note = column.note(decoded=False, has_final=False, error_ns=error_ns)
         why = "; ".join(filter(None, (f"{source} encoded as {options.codec or 'h264'}", note.why)))
         done(frames, replace(note, how="reencoded", why=why))
 

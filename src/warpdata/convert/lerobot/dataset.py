@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 from warpdata.bytekit.lazy import cached_property
 from warpdata.convert.aligning import AlignOptions, check_rate, steps_with
 from warpdata.convert.lerobot import tables
-from warpdata.convert.lerobot.documents import DEFAULTS, restored_numbers
+from warpdata.convert.lerobot.documents import DEFAULTS
 from warpdata.convert.lerobot.features import features_of
 from warpdata.convert.lerobot.read import FORMAT, TASK
 from warpdata.convert.lerobot.statistics import FrameCounts, SetStatistics
+from warpdata.convert.receipt import unpacked
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.errors import MissingExtraError, SchemaMismatchError, nearest, require_kind
 from warpdata.timeline.signal import Signal
@@ -151,7 +152,7 @@ class FramesMeta:
             raise SchemaMismatchError("there are no episodes")
         self.source, first = episodes, episodes[0]
         stated = episodes.metadata.get(FORMAT)
-        self._original: dict[str, Any] = restored_numbers(stated) if isinstance(stated, Mapping) else {}
+        self._original: dict[str, Any] = unpacked(stated) if isinstance(stated, Mapping) else {}
         info = self._original.get("info")
         self._info: dict[str, Any] = info if isinstance(info, dict) else {}
         known = self._info.get("features")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import itertools
-import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -23,7 +21,6 @@ from warpdata.errors import (
     StoreError,
     UnsupportedVersionError,
 )
-from warpdata.timeline.source import ReadOnlyDict
 
 INFO, STATS, EPISODES_STATS = "meta/info.json", "meta/stats.json", "meta/episodes_stats.jsonl"
 TASKS_LINES, TASKS_TABLE, EPISODES_LINES = "meta/tasks.jsonl", "meta/tasks.parquet", "meta/episodes.jsonl"
@@ -37,7 +34,6 @@ _OFTEN = ("meta/modality.json",)
 _FIELD = re.compile(r"\{(chunk_index|file_index|video_key|episode_chunk|episode_index)(?::0?(\d{1,2})d)?\}")
 _STATS_LINE = re.compile(rb'\{"episode_index": ?(0|[1-9][0-9]{0,14}), ?"stats": ?\{')
 _MAX_KEPT_FILE, _MAX_LINES, _MAX_FRAMES = 16 << 20, 4 << 30, 1 << 40
-_FLOAT_TAG = "__float__"
 
 
 @dataclass(slots=True)
@@ -245,9 +241,9 @@ class Documents:
         """stats.json, if there is one."""
         return self._object(STATS) if self.place.exists(STATS) else None
 
-    def other_files(self) -> dict[str, str]:
-        """Small files that other programs put into the meta folder: text, or base64 with a mark."""
-        files: dict[str, str] = {}
+    def other_files(self) -> dict[str, str | bytes]:
+        """Small files that other programs put into the meta folder."""
+        files: dict[str, str | bytes] = {}
         try:
             names = self.place.names("meta")
         except StoreError:
@@ -260,9 +256,9 @@ class Documents:
             except FormatError:  # too large
                 continue
             try:
-                files[name] = "text:" + data.decode()
+                files[name] = data.decode()
             except UnicodeDecodeError:
-                files[name] = "base64:" + base64.b64encode(data).decode()
+                files[name] = data
         return files
 
     def _lines(self, name: str) -> Iterator[dict[str, Any]]:
@@ -278,29 +274,3 @@ class Documents:
             return parse_json_object(raw, allow_nan=True)
         except FormatError as error:
             raise type(error)(error.message, path=self._path(name)) from None
-
-
-def file_bytes(kept: str) -> bytes:
-    """The bytes of a file that `other_files` kept."""
-    kind, _, text = kept.partition(":")
-    return text.encode() if kind == "text" else base64.b64decode(text)
-
-
-def plain_numbers(value: Any) -> Any:
-    """A read-only value that JSON can hold: NaN and infinities as text with a mark."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else {_FLOAT_TAG: repr(value)}
-    if isinstance(value, list | tuple):
-        return [plain_numbers(each) for each in value]
-    if isinstance(value, dict):
-        return ReadOnlyDict.owning({key: plain_numbers(each) for key, each in value.items()})
-    return value
-
-
-def restored_numbers(value: Any) -> Any:
-    """The value that `plain_numbers` was given."""
-    if isinstance(value, Mapping):
-        if set(value) == {_FLOAT_TAG}:
-            return float(value[_FLOAT_TAG])
-        return {key: restored_numbers(each) for key, each in value.items()}
-    return [restored_numbers(each) for each in value] if isinstance(value, list | tuple) else value

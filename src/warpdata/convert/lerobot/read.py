@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,10 +17,10 @@ from warpdata.bytekit.lazy import cached_property
 from warpdata.bytekit.process.forks import Reopens
 from warpdata.convert.aligning import Times, grid_times, seconds_as_times
 from warpdata.convert.lerobot import tables
-from warpdata.convert.lerobot.documents import DEFAULTS, INFO, OURS, Documents, EpisodeRow, plain_numbers
+from warpdata.convert.lerobot.documents import DEFAULTS, INFO, OURS, Documents, EpisodeRow
 from warpdata.convert.lerobot.tables import ColumnKind, KeptRows
 from warpdata.convert.place import Place
-from warpdata.convert.receipt import MAX_DOCUMENT_BYTES, EpisodeNotes, parse_notes
+from warpdata.convert.receipt import MAX_DOCUMENT_BYTES, EpisodeNotes, packed, parse_notes
 from warpdata.convert.stepped import ForeignSource, PicturesSignal, Rows, RowsSignal
 from warpdata.episodes.collection.episodes import Episodes, EpisodesSource
 from warpdata.episodes.collection.facts import table_of
@@ -27,7 +28,8 @@ from warpdata.episodes.sources.file_video import FileVideo, SourceVideo
 from warpdata.errors import BlobNotFoundError, CorruptLayoutError, nearest
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.memory import ArraySignal
-from warpdata.timeline.meta import Role, SignalMeta
+from warpdata.timeline.meta import OBJECT, Kind, Role, SignalMeta, numeric_kind
+from warpdata.timeline.ragged import as_objects
 from warpdata.timeline.signal import Signal
 from warpdata.timeline.source import STEPS, LazySignals, StepClock
 
@@ -67,7 +69,9 @@ def role_of(name: str) -> Role:
 
 
 class LeRobotSource(Reopens, EpisodesSource):
-    """The episodes of a LeRobot set."""
+    """The episodes of a LeRobot set, whose metadata have their facts."""
+
+    has_facts = True
 
     def __init__(self, place: Place) -> None:
         self.place, self.documents = place, Documents(place)
@@ -88,7 +92,7 @@ class LeRobotSource(Reopens, EpisodesSource):
         """Metadata of the whole set: info.json, tasks, statistics, and files of other programs."""
         documents = self.documents
         kept = {"info": documents.info, "tasks": documents.tasks, "stats": documents.stats()}
-        return {FORMAT: {**plain_numbers(kept), "files": documents.other_files()}}
+        return {FORMAT: packed({**kept, "files": documents.other_files()})}
 
     @cached_property
     def own_notes(self) -> Mapping[str, EpisodeNotes]:
@@ -105,11 +109,6 @@ class LeRobotSource(Reopens, EpisodesSource):
     def open(self, position: int) -> Episode:
         """The episode at a position."""
         return Episode(_open_source(self, position))
-
-    @property
-    def has_facts(self) -> bool:
-        """True: the metadata have them."""
-        return True
 
     def facts(self) -> Any:
         """One row per episode, from the metadata alone."""
@@ -162,13 +161,14 @@ def _open_source(source: LeRobotSource, position: int) -> ForeignSource:
 
     def about() -> dict[str, Any]:
         entry = {"episode": row.row, "stats": documents.stats_of(row)}
-        return {FORMAT: {"version": documents.version, **plain_numbers(entry)}}
+        return {FORMAT: {"version": documents.version, **packed(entry)}}
 
     signals = SetSignals(names, partial(_open_signal, rows), documents.features)
     place = f"{source.place.name} (episode {row.number})"
     clock = StepClock(STEPS, "same", rows.times, row.length)
-    reopen = (_open_source, (source, position))
-    return ForeignSource(source.ids[position], signals, static, about, place=place, again=reopen, steps=clock)
+    opened = ForeignSource(source.ids[position], signals, static, about, clock, place)
+    opened.reopen_by(_open_source, source, position)
+    return opened
 
 
 class SetSignals(LazySignals):
@@ -197,13 +197,17 @@ def _open_signal(rows: EpisodeRows, name: str) -> Signal:
         return CameraSignal(rows, name, file, start)
     kind = rows.kinds[name]
     if kind.is_picture:
-        column = PictureColumn(rows, name, about.get("shape"))
+        declared = about.get("shape")
+        sides = declared if isinstance(declared, list) and len(declared) == 3 else [0, 0, 0]
+        column = Rows.objects(rows.row.length, "bytes", partial(rows.read_pictures, name))
+        column = replace(column, is_pictures=True, has_axis=1 in (sides[0], sides[2]))
         return PicturesSignal(name, column, rows.times, role, STEPS, rows.path)
     labels = about.get("names")
     size = kind.shape[0] if len(kind.shape) == 1 else len(kind.shape)
     is_named = isinstance(labels, list) and len(labels) == size and all(isinstance(n, str) for n in labels)
     names = tuple(labels) if is_named and labels else None
-    meta = SignalMeta(kind.dtype, kind.shape, kind.signal_kind, names=names, role=role, clock=STEPS)
+    signal_kind: Kind = "text" if kind.dtype == OBJECT else numeric_kind(kind.shape)
+    meta = SignalMeta(kind.dtype, kind.shape, signal_kind, names=names, role=role, clock=STEPS)
     return RowsSignal(rows.times, meta, partial(rows.read, name), rows.row.length)
 
 
@@ -252,6 +256,14 @@ class EpisodeRows(Reopens):
     def read(self, name: str, start: int, stop: int) -> NDArray[Any]:
         """Rows [start, stop) of a column."""
         return self.values(name)[start:stop]
+
+    def read_pictures(self, name: str, start: int, stop: int) -> NDArray[Any]:
+        """The encoded pictures of an image feature: their bytes, or the files that are named."""
+        cells = tables.pictures(self.table((name,)).table, name, range(start, stop), self.path)
+        for row, (data, file) in enumerate(cells, start):
+            if data is None and not file:
+                raise CorruptLayoutError(f"row {row} of {name!r} has no picture", path=self.path)
+        return as_objects(self.source.place.read(str(f)) if data is None else data for data, f in cells)
 
     def numbers(self, name: str, kinds: str) -> NDArray[Any]:
         """All rows of a column with one number of such a type in each."""
@@ -310,28 +322,6 @@ class EpisodeRows(Reopens):
             fact = f"camera {name!r} has no frame for step {step} of {len(times)}"
             raise CorruptLayoutError(f"{fact}: the video has {len(shown)} frames", path=where)
         return int(closest[0])
-
-
-class PictureColumn(Rows):
-    """The encoded pictures of an image feature: their bytes, or the files that are named."""
-
-    is_pictures = True
-
-    def __init__(self, rows: EpisodeRows, name: str, declared: Any) -> None:
-        self._rows, self._name = rows, name
-        sides = declared if isinstance(declared, list) and len(declared) == 3 else [0, 0, 0]
-        self.count, self.has_axis = rows.row.length, 1 in (sides[0], sides[2])
-
-    def read(self, start: int, stop: int) -> NDArray[Any]:
-        """The pictures of some rows."""
-        rows, out = self._rows, np.empty(stop - start, object)
-        cells = tables.pictures(rows.table((self._name,)).table, self._name, range(start, stop), rows.path)
-        for number, (data, file) in enumerate(cells):
-            if data is None and not file:
-                fact = f"row {start + number} of {self._name!r} has no picture"
-                raise CorruptLayoutError(fact, path=rows.path)
-            out[number] = data if data is not None else rows.source.place.read(str(file))
-        return out
 
 
 class CameraSignal(FileVideo):

@@ -21,7 +21,7 @@ from warpdata.bytekit.process.locks import ThreadLock
 from warpdata.convert.place import Place
 from warpdata.errors import CorruptLayoutError, FormatError, MissingExtraError, UnsupportedDtypeError, nearest
 from warpdata.formats.episodedir.signal_file import arrow_errors
-from warpdata.timeline.meta import OBJECT, numeric_kind
+from warpdata.timeline.meta import OBJECT
 
 _MAX_ROWS = 1 << 40
 _KEPT_BYTES = 256 << 20
@@ -59,11 +59,6 @@ class ColumnKind:
             raise UnsupportedDtypeError(f"column {name!r} holds {kind}", path=path) from None
         if sides:
             self.shape = _shape(name, sides, declared.get("shape"), path)
-
-    @property
-    def signal_kind(self) -> Any:
-        """Kind of the signal of the column."""
-        return "text" if self.dtype == OBJECT else numeric_kind(self.shape)
 
     def array(self, table: Any, path: str) -> NDArray[Any]:
         """The column of a table as one read-only array: numbers of its type and shape, or text."""
@@ -267,6 +262,8 @@ class RowsFile:
     def close(self) -> None:
         """Write the footer."""
         self._writer.close()
+
+    discard = close
 
 
 def number_column(values: NDArray[Any], *, is_scalar: bool) -> Any:

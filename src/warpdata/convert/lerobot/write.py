@@ -6,9 +6,9 @@ import contextlib
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Unpack, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,14 +16,13 @@ from numpy.typing import NDArray
 from warpdata.bytekit.io.commit import commit_folder, map_os_errors
 from warpdata.convert.aligning import (
     AlignOptions,
-    Hold,
     check_rate,
     measured_rate,
     rate_of,
     stated_rate,
     steps_with,
 )
-from warpdata.convert.exporting import OnError, Part, Progress, StepColumn, StepRows, StepWriter, write_set
+from warpdata.convert.exporting import ExportOptions, Part, StepColumn, StepRows, StepWriter, write_set
 from warpdata.convert.lerobot import tables
 from warpdata.convert.lerobot.cameras import (
     EncodedFrames,
@@ -32,12 +31,13 @@ from warpdata.convert.lerobot.cameras import (
     encode_pictures,
     raw_camera,
 )
-from warpdata.convert.lerobot.documents import OURS, file_bytes, restored_numbers
+from warpdata.convert.lerobot.documents import OURS
 from warpdata.convert.lerobot.features import Feature, features_of
 from warpdata.convert.lerobot.read import FORMAT, TASK
 from warpdata.convert.lerobot.statistics import QUANTILES, FrameCounts, SetStatistics, row_statistics
 from warpdata.convert.place import check_inside
-from warpdata.convert.receipt import ConversionReceipt, EpisodeNotes, Note, packed
+from warpdata.convert.plain_names import with_own_names
+from warpdata.convert.receipt import ConversionReceipt, EpisodeNotes, Note, packed, unpacked
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.episodes.forms.directory import RawCamera, encode_cameras
 from warpdata.errors import ConflictError, SchemaMismatchError, WarpError, require_word
@@ -61,7 +61,7 @@ _SAMPLED_FRAMES = 512
 _MB = 1024 * 1024
 _OWN_STATIC = ("fps", "episode_index", "robot_type", TASK)
 """Static items that LeRobot has a place for."""
-_COUNTED = ("episode_index", "tasks", "length", "dataset_from_index", "dataset_to_index")
+_COUNTED = ("episode_index", "length", "dataset_from_index", "dataset_to_index")
 _PLACES = ("videos/", "data/", "meta/", "stats/")
 _V2_ONLY = ("total_videos", "total_chunks")
 _V3_ONLY = ("data_files_size_in_mb", "video_files_size_in_mb")
@@ -72,9 +72,6 @@ def write(
     target: str | os.PathLike[str],
     *,
     version: Version = "v3.0",
-    rate: float | None = None,
-    clock: str | None = None,
-    align: Hold = "hold",
     max_age_ns: int | None = None,
     names: Mapping[str, str] | None = None,
     task: str | None = None,
@@ -83,17 +80,14 @@ def write(
     video: VideoOptions | None = None,
     data_files_size_in_mb: int = 100,
     video_files_size_in_mb: int = 200,
-    on_error: OnError = "stop",
-    jobs: int = 1,
-    progress: Progress | None = None,
+    **options: Unpack[ExportOptions],
 ) -> ConversionReceipt:
     """Write episodes as a LeRobot set into a new folder, which appears whole or not at all.
 
     `rate`, `clock` and `align` choose the one rate of the set if the steps of the episodes are not evenly spaced.
     `names` maps signals to features; without it, names of LeRobot stay and others get the names its policies look for.
     `task` is the text of episodes that have none. Raw frames are encoded with `video` (by default AV1 as LeRobot does),
-    or stored as PNG with `frames_as="image"`; encoded ones are copied. `jobs` processes prepare episodes; the set does
-    not depend on how many there are.
+    or stored as PNG with `frames_as="image"`; encoded ones are copied.
     """
     require_word("version", version, get_args(Version))
     if not len(episodes):
@@ -106,16 +100,8 @@ def write(
     limits = (data_files_size_in_mb, video_files_size_in_mb)
     writer = LeRobotWriter(version, names, task, robot_type, frames_as, video or CODEC, limits)
     given = {"names": names, "task": task, "robot_type": robot_type}
-    return write_set(
-        writer,
-        episodes,
-        path,
-        AlignOptions(rate, clock, align, max_age_ns),
-        on_error=on_error,
-        jobs=jobs,
-        progress=progress,
-        supplied={key: value for key, value in given.items() if value is not None},
-    )
+    supplied = {key: value for key, value in given.items() if value is not None}
+    return write_set(writer, episodes, path, supplied=supplied, max_age_ns=max_age_ns, **options)
 
 
 @dataclass(slots=True)
@@ -133,27 +119,10 @@ class Prepared:
     """The statistics of the source."""
     texts: list[str] = field(default_factory=list)
     """The task of every row; empty if the episode has none."""
-    tasks: list[str] = field(default_factory=list)
-    """The tasks in the order of the source."""
-    more: dict[str, Any] = field(default_factory=dict)
-    """Further entries of the episode in the source."""
-    is_numbered: bool = True
-    """Whether the source has no numbers of its own for the rows."""
-    first: tuple[int | None, int | None] = (None, None)
-    """`episode_index` and the first `index` of the source."""
-
-
-@dataclass(slots=True)
-class WrittenEpisode:
-    """The entry of a written episode in the metadata."""
-
-    length: int
-    first: int
-    tasks: list[str]
-    data: tuple[int, int]
-    videos: dict[str, tuple[int, int, float, float]]
-    stats: dict[str, Any]
-    more: dict[str, Any]
+    entry: dict[str, Any] = field(default_factory=dict)
+    """The entry of the episode in the source, without counts and places."""
+    numbers: tuple[Any, int] | None = None
+    """`episode_index` and the first `index` of the source, if it numbers rows."""
 
 
 class FileNumbers:
@@ -165,11 +134,18 @@ class FileNumbers:
         self.path = Path()
 
     def advance(self) -> tuple[int, int]:
-        """The numbers of the next file."""
+        """Close the open file; the numbers of the next one."""
+        if self.out is not None:
+            self.out.close()
         self.file += 1
         if self.file >= self._chunks_size:
             self.chunk, self.file = self.chunk + 1, 0
         return self.chunk, self.file
+
+    def discard(self) -> None:
+        """Close a file that was not finished."""
+        if self.out is not None:
+            self.out.discard()
 
 
 class LeRobotWriter(StepWriter):
@@ -190,7 +166,9 @@ class LeRobotWriter(StepWriter):
         self.version, self.is_v3 = version, version == "v3.0"
         self._names, self._task, self._robot_type, self._frames_as = names, task, robot_type, frames_as
         self._video, self._limits = video, limits
-        self._rows: list[WrittenEpisode] = []
+        self._rows: list[dict[str, Any]] = []
+        """The entry of every written episode in the metadata."""
+        self._stats: list[dict[str, Any]] = []
         self._frames = 0
         self._statistics: dict[str, SetStatistics] = {}
         self._remarks: list[str] = []
@@ -200,13 +178,13 @@ class LeRobotWriter(StepWriter):
         """The new folder; files that are open when an error occurs are closed, each of them."""
         with commit_folder(target, durable=False) as folder, contextlib.ExitStack() as stack:
             for numbers in (self._data, *self._cameras.values()):
-                stack.callback(_discard, numbers)
+                stack.callback(numbers.discard)
             yield folder
 
     def choose(self, rows: StepRows, episodes: Episodes) -> None:
         """Choose features, rate and tasks from the first episode and the metadata of the source."""
         first, stated = rows.episode, episodes.metadata.get(FORMAT)
-        self._original: dict[str, Any] = restored_numbers(stated) if isinstance(stated, Mapping) else {}
+        self._original: dict[str, Any] = unpacked(stated) if isinstance(stated, Mapping) else {}
         info = self._original.get("info")
         self._info: dict[str, Any] = info if isinstance(info, dict) else {}
         known = self._info.get("features")
@@ -257,7 +235,7 @@ class LeRobotWriter(StepWriter):
             else:
                 made.values[name] = np.asarray(rows.steps[feature.signal].data)
                 note = column.note(has_final=False, error_ns=error_ns)
-                notes[feature.signal] = _retyped(note, feature.why) if feature.why else note
+                notes[feature.signal] = replace(note, how="retyped", why=feature.why) if feature.why else note
         encode_cameras(raw)
         for name, why in self._features.dropped.items():
             if name in episode.signals:
@@ -298,20 +276,20 @@ class LeRobotWriter(StepWriter):
         elif task is not None:
             made.texts = [str(task)] * len(rows)
         about = episode.meta.get(FORMAT)
-        about = restored_numbers(about) if isinstance(about, Mapping) else {}
+        about = unpacked(about) if isinstance(about, Mapping) else {}
         entry, stats = about.get("episode"), about.get("stats")
         if isinstance(entry, Mapping):
-            tasks = entry.get("tasks")
-            made.tasks = [str(text) for text in tasks] if isinstance(tasks, list) else []
-            made.more = {key: value for key, value in entry.items() if key not in _COUNTED}
-            made.more = {key: value for key, value in made.more.items() if not key.startswith(_PLACES)}
+            made.entry = {
+                key: value
+                for key, value in entry.items()
+                if key not in _COUNTED and not key.startswith(_PLACES)
+            }
         if isinstance(stats, Mapping):
             made.stated = {name: dict(each) for name, each in stats.items() if isinstance(each, Mapping)}
         index = episode.signals.get("index")
         if index is not None:
-            made.is_numbered = False
             first = int(index[0][0]) if len(index) == len(rows) else -1
-            made.first = episode.static.get("episode_index"), first
+            made.numbers = episode.static.get("episode_index"), first
 
     def _count_frames(self, made: Prepared, columns: Mapping[str, StepColumn]) -> None:
         """Look at a few evenly spaced frames of every camera without stated statistics."""
@@ -326,27 +304,35 @@ class LeRobotWriter(StepWriter):
     def add(self, part: Part) -> str:
         """Write one episode behind the others."""
         made: Prepared = part.data
-        number, count = len(self._rows), part.rows
+        number, count, first = len(self._rows), part.rows, self._frames
         texts = self._number_tasks(made, count)
-        if not made.is_numbered and made.first not in ((number, self._frames), (None, self._frames)):
+        if made.numbers not in (None, (number, first), (None, first)):
             self._remark("episode_index, index, frame_index and timestamp are counted again")
         assert self._fps is not None
         defaults: dict[str, NDArray[Any]] = {
             "timestamp": (np.arange(count) / self._fps).astype(np.float32),
             "frame_index": np.arange(count, dtype=np.int64),
             "episode_index": np.full(count, number, np.int64),
-            "index": np.arange(self._frames, self._frames + count, dtype=np.int64),
+            "index": np.arange(first, first + count, dtype=np.int64),
             "task_index": np.array([self._tasks[text]["task_index"] for text in texts], np.int64),
         }
-        columns = {feature.name: _column(feature, made) for feature in self._features.chosen}
+        columns = {
+            each.name: _column(each, made) for each in self._features.chosen if each.storing != "video"
+        }
         columns |= {name: tables.number_column(each, is_scalar=True) for name, each in defaults.items()}
-        ordered = {name: columns[name] for name in self._features.to_json() if columns.get(name) is not None}
-        self._write_data({name: column for name, column in ordered.items() if column is not None})
-        videos = {name: self._write_video(name, frames, count) for name, frames in made.frames.items()}
-        seen = list(dict.fromkeys(texts))
-        tasks = made.tasks if set(made.tasks) == set(seen) else seen
-        stats, data = self._episode_stats(made, defaults, count), (self._data.chunk, self._data.file)
-        self._rows.append(WrittenEpisode(count, self._frames, tasks, data, videos, stats, made.more))
+        self._write_data({name: columns[name] for name in self._features.to_json() if name in columns})
+        videos: dict[str, Any] = {}
+        for name, frames in made.frames.items():
+            videos |= self._write_video(name, frames, count)
+        seen, stated = list(dict.fromkeys(texts)), made.entry.pop("tasks", None)
+        tasks = stated if isinstance(stated, list) and set(stated) == set(seen) else seen
+        row: dict[str, Any] = {"episode_index": number, "tasks": tasks, "length": count, **made.entry}
+        if self.is_v3:
+            row |= {"data/chunk_index": self._data.chunk, "data/file_index": self._data.file}
+            row |= {"dataset_from_index": first, "dataset_to_index": first + count, **videos}
+            row |= {"meta/episodes/chunk_index": 0, "meta/episodes/file_index": 0}
+        self._rows.append(row)
+        self._stats.append(self._episode_stats(made, defaults, count))
         self._frames += count
         return f"{number:012d}"
 
@@ -379,14 +365,12 @@ class LeRobotWriter(StepWriter):
         data, size = self._data, sum(column.nbytes for column in columns.values())
         limit = self._limits[0] * _MB
         if data.out is None or not self.is_v3 or os.path.getsize(data.path) + size >= limit:
-            if data.out is not None:
-                data.out.close()
             data.path = self._file("data_path", *data.advance())
             data.out = tables.RowsFile(str(data.path), columns)
         data.out.write(columns)
 
-    def _write_video(self, name: str, frames: EncodedFrames, count: int) -> tuple[int, int, float, float]:
-        """Add the frames of an episode to the video file of its camera; the file and the seconds in it."""
+    def _write_video(self, name: str, frames: EncodedFrames, count: int) -> dict[str, Any]:
+        """Add the frames of an episode to the video file of its camera; the entries about its place."""
         assert self._fps is not None
         feature = next(each for each in self._features.chosen if each.name == name)
         if "info" not in feature.about and "video_info" not in feature.about:
@@ -395,13 +379,13 @@ class LeRobotWriter(StepWriter):
         out: VideoOut | None = camera.out
         is_full = out is not None and out.bytes + size >= self._limits[1] * _MB
         if out is None or is_full or not self.is_v3 or out.entry != frames.entry:
-            if out is not None:
-                out.close()
             path = self._file("video_path", *camera.advance(), name)
             out = camera.out = VideoOut(path, frames.entry, rate_of(self._fps))
         first = out.frames + frames.lead
         out.add(frames)
-        return camera.chunk, camera.file, float(first / self._fps), float((first + count) / self._fps)
+        place = {"chunk_index": camera.chunk, "file_index": camera.file}
+        seconds = {"from_timestamp": first / self._fps, "to_timestamp": (first + count) / self._fps}
+        return {f"videos/{name}/{key}": value for key, value in {**place, **seconds}.items()}
 
     def _episode_stats(
         self, made: Prepared, defaults: Mapping[str, NDArray[Any]], count: int
@@ -441,9 +425,8 @@ class LeRobotWriter(StepWriter):
             fact = f"none of {len(episodes) + len(receipt.skipped)} episodes could be written"
             raise SchemaMismatchError(fact)
         for numbers in (self._data, *self._cameras.values()):
-            if numbers.out is not None:
-                numbers.out.close()
-                numbers.out = None
+            numbers.advance()
+            numbers.out = None
         (self.out / "meta").mkdir(exist_ok=True)
         tasks = sorted(self._tasks.values(), key=lambda row: int(row["task_index"]))
         stated = self._original.get("stats")
@@ -461,7 +444,7 @@ class LeRobotWriter(StepWriter):
         for name, kept in (self._original.get("files") or {}).items():
             path = self.out / check_inside(name, str(self.out))
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(file_bytes(kept))
+            path.write_bytes(kept if isinstance(kept, bytes) else kept.encode())
         (self.out / OURS).write_bytes(receipt.document())
 
     def _new_info(self, tasks: int) -> dict[str, Any]:
@@ -492,84 +475,45 @@ class LeRobotWriter(StepWriter):
         return {**defaults, **kept, **counted}
 
     def _write_v2(self, tasks: list[dict[str, Any]]) -> None:
-        rows = list(enumerate(self._rows))
-        entries = [
-            {"episode_index": number, "tasks": row.tasks, "length": row.length, **row.more}
-            for number, row in rows
-        ]
-        stats = [{"episode_index": number, "stats": row.stats} for number, row in rows]
-        for name, lines in (("tasks", tasks), ("episodes", entries), ("episodes_stats", stats)):
+        stats = [{"episode_index": number, "stats": each} for number, each in enumerate(self._stats)]
+        for name, lines in (("tasks", tasks), ("episodes", self._rows), ("episodes_stats", stats)):
             text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
             (self.out / f"meta/{name}.jsonl").write_text(text)
 
     def _write_v3(self, tasks: list[dict[str, Any]]) -> None:
-        keys = [key for key in (tasks[0] if tasks else ()) if key not in ("task_index", "task")]
-        columns: dict[str, Any] = {"task_index": np.array([row["task_index"] for row in tasks], np.int64)}
-        columns |= {key: [row.get(key) for row in tasks] for key in keys}
+        keys = [
+            "task_index",
+            *(key for key in (tasks[0] if tasks else ()) if key not in ("task_index", "task")),
+        ]
+        columns: dict[str, Any] = {key: [row.get(key) for row in tasks] for key in keys}
         columns["task"] = tables.text_column([row["task"] for row in tasks])
         tables.write_table(f"{self.out}/meta/tasks.parquet", columns, {"pandas": _pandas(list(columns))})
+        names = dict.fromkeys(key for row in self._rows for key in row)
+        columns = {key: [row.get(key) for row in self._rows] for key in names}
+        for name in dict.fromkeys(name for stats in self._stats for name in stats):
+            for key in dict.fromkeys(key for stats in self._stats for key in stats.get(name, {})):
+                values = [stats.get(name, {}).get(key) for stats in self._stats]
+                columns[f"stats/{name}/{key}"] = tables.list_column(values)
         folder = self.out / "meta/episodes/chunk-000"
         folder.mkdir(parents=True)
-        tables.write_table(f"{folder}/file-000.parquet", self._episode_columns())
-
-    def _episode_columns(self) -> dict[str, Any]:
-        rows = self._rows
-
-        def numbers(values: Iterator[Any]) -> NDArray[Any]:
-            return np.array(list(values), np.int64)
-
-        columns: dict[str, Any] = {
-            "episode_index": np.arange(len(rows), dtype=np.int64),
-            "tasks": [row.tasks for row in rows],
-            "length": numbers(row.length for row in rows),
-        }
-        for key in dict.fromkeys(key for row in rows for key in row.more):
-            columns[key] = [row.more.get(key) for row in rows]
-        columns["data/chunk_index"] = numbers(row.data[0] for row in rows)
-        columns["data/file_index"] = numbers(row.data[1] for row in rows)
-        columns["dataset_from_index"] = numbers(row.first for row in rows)
-        columns["dataset_to_index"] = numbers(row.first + row.length for row in rows)
-        for name in self._cameras:
-            for at, key in enumerate(("chunk_index", "file_index", "from_timestamp", "to_timestamp")):
-                values = [row.videos[name][at] for row in rows]
-                columns[f"videos/{name}/{key}"] = np.array(values, np.int64 if at < 2 else np.float64)
-        for name in dict.fromkeys(name for row in rows for name in row.stats):
-            for key in dict.fromkeys(key for row in rows for key in row.stats.get(name, {})):
-                values = [row.stats.get(name, {}).get(key) for row in rows]
-                columns[f"stats/{name}/{key}"] = tables.list_column(values)
-        zeros = np.zeros(len(rows), np.int64)
-        return {**columns, "meta/episodes/chunk_index": zeros, "meta/episodes/file_index": zeros}
+        tables.write_table(f"{folder}/file-000.parquet", columns)
 
     def _json(self, name: str, value: Any) -> None:
         (self.out / name).write_text(json.dumps(value, indent=4, ensure_ascii=False))
-
-
-def _discard(numbers: FileNumbers) -> None:
-    """Close a file that was not finished."""
-    if isinstance(numbers.out, VideoOut):
-        numbers.out.discard()
-    elif numbers.out is not None:
-        numbers.out.close()
 
 
 def _first_rate(episodes: Episodes, options: AlignOptions) -> float | None:
     """The rate of the first episode that has one: a single step has none."""
     for position in range(len(episodes)):
         with contextlib.suppress(WarpError):
-            rate = measured_rate(steps_with(episodes[position], options).times_ns)
+            rate = measured_rate(steps_with(with_own_names(episodes[position]), options).times_ns)
             if rate is not None:
                 return rate
     return None
 
 
-def _retyped(note: Note, why: str) -> Note:
-    return Note("retyped", note.records, note.bytes, note.sha256, why, note.max_age_ns, note.max_error_ns)
-
-
 def _column(feature: Feature, made: Prepared) -> Any:
-    """The column of a feature; None of a video."""
-    if feature.storing == "video":
-        return None
+    """The column of a feature that is no video."""
     if feature.storing == "image":
         data, suffix = made.pictures[feature.name]
         return tables.picture_column(data, [f"frame-{k:06d}.{suffix}" for k in range(len(data))])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from warpdata.convert.mcap.reader import matches, read
-from warpdata.convert.mcap.writer import write
+from warpdata.convert.mcap.read import matches, read
+from warpdata.convert.mcap.write import write
 
 __all__ = ["matches", "read", "write"]

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.convert.messages.log import Ints, Payloads
+from warpdata.convert.messages import Ints, Payloads
 from warpdata.errors import CorruptLayoutError, FormatError, LimitExceededError
 
 Values = NDArray[Any] | list[Any]

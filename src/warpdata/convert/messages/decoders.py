@@ -15,9 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.jsontext import parse_json
+from warpdata.convert.messages import LogChannel, Payloads
 from warpdata.convert.messages.cdr import CdrDecoder, Values, parse_definition
-from warpdata.convert.messages.log import LogChannel, Payloads
 from warpdata.errors import CorruptLayoutError, FormatError, MissingExtraError, WarpError
+from warpdata.timeline.ragged import as_objects
 
 MAX_PADDING_FACTOR = 8
 """Lists of several lengths are padded unless that makes them this many times larger."""
@@ -159,14 +160,7 @@ def to_array(values: Values, summary: FieldSummary) -> NDArray[Any]:
             value.encode("utf-8", "surrogateescape") if isinstance(value, str) else bytes(value)
             for value in values
         ]
-    return to_objects(values)
-
-
-def to_objects(values: Sequence[Any] | NDArray[Any]) -> NDArray[Any]:
-    """Texts or bytes as an array of objects."""
-    objects = np.empty(len(values), object)
-    objects[:] = values
-    return objects
+    return as_objects(values)
 
 
 def _stack(values: Sequence[Any]) -> Values:

@@ -2,31 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
+from warpdata.bytekit.arrays import dtype_named
 from warpdata.bytekit.jsontext import parse_json_object
 from warpdata.bytekit.lazy import cached_property
 from warpdata.bytekit.process.forks import Reopens
-from warpdata.convert.messages.decoders import to_objects
-from warpdata.convert.messages.encoding import OWN, open_own_topic
-from warpdata.convert.messages.log import MessageLog
+from warpdata.convert.messages import MessageLog
 from warpdata.convert.messages.topic import TimeKind, Topic
 from warpdata.convert.place import Place
-from warpdata.convert.plain_names import plain_name
+from warpdata.convert.plain_names import free_name, plain_name
 from warpdata.convert.receipt import packed, unpacked
+from warpdata.convert.stepped import RowsSignal
 from warpdata.episodes.collection.episodes import EpisodesSource
-from warpdata.errors import BlobNotFoundError, WarpError, nearest
+from warpdata.errors import BlobNotFoundError, CorruptLayoutError, WarpError, nearest, require_word
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.memory import ArraySignal
-from warpdata.timeline.meta import OBJECT, Role, SignalMeta
+from warpdata.timeline.meta import OBJECT, Role, RowType, SignalMeta, as_kind, as_role
+from warpdata.timeline.ragged import as_objects
 from warpdata.timeline.signal import Signal
 from warpdata.timeline.source import EpisodeSource, LazySignals, ReadOnlyDict
+from warpdata.timeline.times import checked_rate
 
+OWN = "warpdata"
+"""Key in the metadata of a channel: description of the signal; and name of the metadata record of the episode."""
 KEPT = "messages"
 """Key in the metadata of an episode: channels, schemas and other records of the recording."""
 ATTACHMENTS = "message.attachments"
@@ -43,14 +49,11 @@ class Reading:
     topics: tuple[str, ...] | None
 
     @classmethod
-    def of(cls, time: str, actions: Sequence[str], topics: Sequence[str] | None) -> Reading:
+    def of(cls, time: TimeKind, actions: Sequence[str], topics: Sequence[str] | None) -> Reading:
         """Checked options; a single topic may be given as a string."""
-        for kind in get_args(TimeKind):
-            if kind == time:
-                chosen = None if topics is None else (topics,) if isinstance(topics, str) else tuple(topics)
-                return cls(kind, (actions,) if isinstance(actions, str) else tuple(actions), chosen)
-        known = get_args(TimeKind)
-        raise ValueError(f"unknown time {time!r} (choose from {', '.join(known)}).{nearest(time, known)}")
+        require_word("time", time, get_args(TimeKind))
+        chosen = None if topics is None else (topics,) if isinstance(topics, str) else tuple(topics)
+        return cls(time, (actions,) if isinstance(actions, str) else tuple(actions), chosen)
 
 
 class Recordings(Reopens, EpisodesSource):
@@ -134,7 +137,7 @@ class MessageSource(Reopens, EpisodeSource):
             channel = self._log.channels[number]
             if OWN in channel.metadata:
                 continue
-            base = _free_name(plain_name(channel.topic), topics)
+            base = free_name(plain_name(channel.topic), topics)
             role: Role | None = "action" if channel.topic in self._reading.actions else None
             topics[base] = Topic(self._log, number, base, clock=base, time=self._reading.time, role=role)
         return {topic.number: topic for topic in topics.values()}
@@ -155,9 +158,9 @@ class MessageSource(Reopens, EpisodeSource):
                 if topic.payload is not None:
                     labels[topic.payload.field] = topic.open_payload  # type: ignore[assignment]
                 for label, opener in labels.items():
-                    openers[_free_name(f"{topic.base}/{plain_name(label)}", openers)] = opener
+                    openers[free_name(f"{topic.base}/{plain_name(label)}", openers)] = opener
         if self._log.attachments:
-            openers[_free_name(ATTACHMENTS, openers)] = self._open_attachments
+            openers[free_name(ATTACHMENTS, openers)] = self._open_attachments
         return LazySignals(lambda: openers, lambda name: openers[name](name))
 
     @cached_property
@@ -209,7 +212,7 @@ class MessageSource(Reopens, EpisodeSource):
         steps = np.arange(len(attachments))
         log_ns = np.array([attachment.log_ns for attachment in attachments], np.int64)
         times = np.maximum.accumulate(log_ns - steps) + steps
-        data = to_objects([attachment.data for attachment in attachments])
+        data = as_objects([attachment.data for attachment in attachments])
         return ArraySignal(times, data, SignalMeta(OBJECT, (), "bytes", role="other"))
 
 
@@ -233,9 +236,88 @@ def _describe_topic(topic: Topic, schema: int) -> dict[str, Any]:
     return stated | {key: value for key, value in more.items() if value}
 
 
-def _free_name(name: str, taken: Container[str]) -> str:
-    """The name, with a number if it is taken."""
-    chosen, number = name, 2
-    while chosen in taken:
-        chosen, number = f"{name}.{number}", number + 1
-    return chosen
+# Topics that warpdata wrote.
+
+
+def _parse_meta(stated: Mapping[str, Any]) -> SignalMeta:
+    kind = as_kind(stated["kind"])
+    names, shape = stated.get("names"), tuple(int(side) for side in stated["shape"])
+    if min(shape, default=0) < 0:
+        raise ValueError(shape)
+    dtype = OBJECT if kind in ("text", "bytes") else dtype_named(stated["dtype"]).dtype
+    is_ragged = kind in ("ragged", "sound")
+    return SignalMeta(
+        OBJECT if is_ragged else dtype,
+        () if is_ragged else shape,
+        kind,
+        names=None if names is None else tuple(map(str, names)),
+        role=as_role(stated["role"]),
+        **{key: stated.get(key) for key in ("units", "of", "model", "clock")},
+        rows=RowType(dtype, shape) if is_ragged else None,
+        rate_hz=checked_rate(stated["rate_hz"]) if kind == "sound" else None,
+    )
+
+
+def open_own_topic(log: MessageLog, number: int) -> tuple[str, Callable[[str], Signal]]:
+    """Name of the signal of a topic that warpdata wrote, and the function that opens it under a name."""
+    channel = log.channels[number]
+    try:
+        stated = parse_json_object(channel.metadata[OWN].encode())
+        name, meta = str(stated["signal"]), _parse_meta(stated)
+    except (WarpError, KeyError, TypeError, ValueError):
+        raise CorruptLayoutError(
+            f"corrupted description of the signal of topic {channel.topic!r}", path=log.name
+        ) from None
+    return name, partial(_open_signal, Topic(log, number, name, clock=meta.clock, role=meta.role), meta)
+
+
+def _open_signal(topic: Topic, meta: SignalMeta, name: str) -> Signal:
+    if not len(topic):
+        return ArraySignal(np.empty(0, np.int64), np.empty((0, *meta.shape), meta.dtype), meta)
+    payload = topic.payload
+    if payload is not None and payload.field == "data" and payload.kind in ("stills", "video"):
+        return topic.open_payload(name)
+    return RowsSignal(topic.read_times, meta, partial(_read_rows, topic, meta), len(topic))
+
+
+def _read_rows(topic: Topic, meta: SignalMeta, low: int, high: int) -> NDArray[Any]:
+    values = np.empty(0)
+    if meta.rows is not None:
+        return _read_ragged(topic, meta.rows, low, high)
+    if topic.payload is not None:
+        values = topic.read_content(low, high)
+    elif "value" in topic.fields:
+        values = topic.rows("value", low, high)
+    rows = _check_values(values, meta, high - low)
+    if rows is None:
+        raise CorruptLayoutError(
+            f"values of topic {topic.channel.topic!r} do not match its description {topic.problem}".rstrip(),
+            path=topic.log.name,
+        )
+    return rows
+
+
+def _read_ragged(topic: Topic, kind: RowType, low: int, high: int) -> NDArray[Any]:
+    values = topic.read_field("value", low, high)
+    try:
+        raws = [value.tobytes() if isinstance(value, np.ndarray) else bytes(value) for value in values]
+        return as_objects(np.frombuffer(raw, kind.dtype).reshape(-1, *kind.shape) for raw in raws)
+    except (TypeError, ValueError):
+        raise CorruptLayoutError(
+            f"values of topic {topic.channel.topic!r} are not rows of {kind}", path=topic.log.name
+        ) from None
+
+
+def _check_values(values: NDArray[Any], meta: SignalMeta, count: int) -> NDArray[Any] | None:
+    """Values in the type and shape of the signal; None if they do not have it."""
+    if len(values) != count or (meta.is_object and values.dtype != OBJECT):
+        return None
+    if meta.is_object:
+        return values if all(isinstance(value, str) == (meta.kind == "text") for value in values) else None
+    if values.dtype == OBJECT:  # ROS has no type for the elements: they were written as bytes
+        if any(not isinstance(value, bytes) or len(value) != meta.row_bytes for value in values):
+            return None
+        values = np.stack([np.frombuffer(value, meta.dtype) for value in values])
+    if values.dtype != meta.dtype or values[:1].size != math.prod(meta.shape):
+        return None
+    return values.reshape(count, *meta.shape)

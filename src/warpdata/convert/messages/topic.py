@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
@@ -13,6 +14,7 @@ from warpdata.bytekit.arrays import read_only
 from warpdata.bytekit.io.ranges import RangeReader, open_buffered
 from warpdata.bytekit.lazy import cached_property
 from warpdata.bytekit.process.forks import Reopens
+from warpdata.convert.messages import Ints, MessageLog
 from warpdata.convert.messages.cdr import Values
 from warpdata.convert.messages.decoders import (
     EMPTY,
@@ -21,16 +23,14 @@ from warpdata.convert.messages.decoders import (
     open_decoder,
     summarize,
     to_array,
-    to_objects,
 )
-from warpdata.convert.messages.log import Ints, MessageLog
 from warpdata.convert.messages.payload import Payload, PayloadFinder, to_mp4_packet
-from warpdata.convert.stepped import RowsSignal, image_kind
-from warpdata.episodes.sources.cameras import StillsSignal
+from warpdata.convert.stepped import PicturesSignal, Rows, RowsSignal, image_kind
 from warpdata.episodes.sources.file_video import FileVideo, SourceVideo
 from warpdata.errors import CorruptLayoutError, FormatError
 from warpdata.formats.episodedir.video import list_packets
 from warpdata.timeline.meta import OBJECT, Kind, Role, SignalMeta, guess_role, numeric_kind
+from warpdata.timeline.ragged import as_objects
 from warpdata.timeline.signal import Signal
 
 TimeKind = Literal["log", "publish", "header"]
@@ -213,7 +213,7 @@ class Topic(Reopens):
             column: NDArray[np.int64] = getattr(self.log.stamps(self.number), _STAMPS[name])
             return column[log_rows]
         if name == BYTES:
-            return to_objects([bytes(each) for each in self.log.payloads(self.number, log_rows).split()])
+            return as_objects([bytes(each) for each in self.log.payloads(self.number, log_rows).split()])
         if self.payload is not None or self.log.payload_bytes(self.number) <= _CACHED_BYTES:
             return self._columns[name][log_rows]
         field = name if name in self.fields else name.removesuffix(LENGTH)
@@ -244,19 +244,17 @@ class Topic(Reopens):
         """The values of a field of records [low, high) as they are decoded, of any length."""
         return self._decode(self._log_rows(low, high))[field]
 
-    def read_payloads(self, low: int, high: int) -> list[bytes]:
-        """The large field of records [low, high)."""
+    def read_bytes(self, low: int, high: int) -> NDArray[Any]:
+        """The large field of records [low, high) as bytes."""
         payload = self.payload
         assert payload is not None
         values = self._decode(self._log_rows(low, high))[payload.field]
-        return [bytes(payload.content(value)) for value in values]
+        return as_objects(bytes(payload.content(value)) for value in values)
 
     def read_content(self, low: int, high: int) -> NDArray[Any]:
         """Raw images, or bytes, of records [low, high)."""
-        assert self.payload is not None
-        pixels = self.payload.pixels
-        data = self.read_payloads(low, high)
-        return to_objects(data) if pixels is None else np.stack([pixels.decode(frame) for frame in data])
+        data, pixels = self.read_bytes(low, high), None if self.payload is None else self.payload.pixels
+        return data if pixels is None else np.stack([pixels.decode(frame) for frame in data])
 
     # Signals.
 
@@ -299,7 +297,8 @@ class Topic(Reopens):
         assert payload is not None
         role = self._choose_role(name, "image")
         if payload.still is not None:
-            return TopicPictures(self, name, role, self._clock)
+            rows = replace(Rows.objects(len(self), "bytes", self.read_bytes), is_pictures=True)
+            return PicturesSignal(name, rows, self.read_times, role, self._clock, self.path)
         if payload.video is not None:
             source = SourceVideo(self.open_video, f"{self.log.name}#{self.base}.mp4")
             return FileVideo(source, self.read_times, name=name, role=role, clock=self._clock)
@@ -327,32 +326,4 @@ class Topic(Reopens):
         return video.open(partial(self._read_packets, video.codec), self.path, width, height)
 
     def _read_packets(self, codec: str, low: int, high: int) -> list[bytes]:
-        return [to_mp4_packet(data, codec) for data in self.read_payloads(low, high)]
-
-
-class TopicPictures(Reopens, StillsSignal):
-    """A camera with JPEG or PNG pictures in its messages."""
-
-    def __init__(self, topic: Topic, name: str, role: Role, clock: str | None) -> None:
-        super().__init__(name, role=role, clock=clock)
-        self._topic = topic
-        self._still = topic.payload.still if topic.payload is not None else None
-
-    @property
-    def place(self) -> str:
-        """File and topic."""
-        return self._topic.path
-
-    def pictures(self, rows: Sequence[int]) -> list[bytes]:
-        """Encoded pictures of these records."""
-        low, high = min(rows), max(rows) + 1
-        if high - low <= 2 * len(rows):
-            pictures = self._topic.read_payloads(low, high)
-            return [pictures[row - low] for row in rows]
-        return [self._topic.read_payloads(row, row + 1)[0] for row in rows]
-
-    def __len__(self) -> int:
-        return len(self._topic)
-
-    def _clock(self) -> NDArray[np.int64]:
-        return self._topic.read_times()
+        return [to_mp4_packet(data, codec) for data in self.read_bytes(low, high)]

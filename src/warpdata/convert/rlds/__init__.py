@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from warpdata.convert.rlds.reader import matches, read
-from warpdata.convert.rlds.writer import write
+from warpdata.convert.rlds.read import matches, read
+from warpdata.convert.rlds.write import write
 
 __all__ = ["matches", "read", "write"]

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.io.files import LocalRangeReader
-from warpdata.bytekit.io.ranges import BytesRangeReader, RangeReader
+from warpdata.bytekit.io.ranges import RangeReader
 from warpdata.bytekit.lazy import cached_property
 from warpdata.bytekit.varint import decode_varints, encode_varint, encode_varints
 from warpdata.errors import (
@@ -33,8 +33,6 @@ _HEAD_BYTES, _TAIL_BYTES = 12, 4
 MAX_INFLATED_BYTES = 64 << 30
 _MAX_RATIO, _MAX_SMALL_BYTES = 256, 256 << 20
 """Limits for the size of a compressed file after decompression."""
-IN_MEMORY_BYTES = 64 << 20
-"""Larger files are decompressed into a temporary file."""
 MAX_RECORD_BYTES = 2 << 30
 """Largest Example: a protobuf message has at most 2 GiB."""
 _MASK = 0xA282EAD8
@@ -147,29 +145,19 @@ def _is_compressed(head: bytes) -> bool:
 
 
 def _inflate(reader: RangeReader) -> RangeReader:
-    """The reader itself, or one of the bytes that a compressed file holds."""
+    """The reader itself, or one of the bytes that a compressed file holds, in a temporary file."""
     if not _is_compressed(bytes(reader.read(0, min(_HEAD_BYTES, reader.size)))):
         return reader
     limit = min(MAX_INFLATED_BYTES, max(_MAX_SMALL_BYTES, reader.size * _MAX_RATIO))
-    size, held = 0, bytearray()
-    with contextlib.closing(reader), contextlib.ExitStack() as stack:
-        file: Any = None
+    with contextlib.closing(reader), tempfile.TemporaryFile(prefix="warpdata-") as file:
         for piece in _inflate_pieces(reader):
-            size += len(piece)
-            if size > limit:
+            file.write(piece)
+            if file.tell() > limit:
                 raise LimitExceededError(
                     f"decompressed size exceeds {limit} bytes",
                     path=reader.name,
                     hint="Unpack it with gunzip first.",
                 )
-            held += piece
-            if file is None and size > IN_MEMORY_BYTES:
-                file = stack.enter_context(tempfile.TemporaryFile(prefix="warpdata-", buffering=0))
-            if file is not None:
-                file.write(held)
-                held.clear()
-        if file is None:
-            return BytesRangeReader(bytes(held), reader.name)
         return LocalRangeReader.of_file(file)
 
 

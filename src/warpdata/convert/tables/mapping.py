@@ -1,20 +1,27 @@
-"""The meaning of arrays in files of no known layout, as the caller gives it: episodes, signals, roles, times."""
+"""Files of arrays without a known layout: a mapping from the caller names episodes, signals, roles and times."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import pairwise
+from pathlib import PurePosixPath
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.jsontext import parse_json_object
+from warpdata.bytekit.lazy import cached_property
+from warpdata.bytekit.process.forks import Reopens
 from warpdata.convert.aligning import seconds_as_times
 from warpdata.convert.place import Place
-from warpdata.convert.stepped import EpisodeColumn, Parts, Rows
-from warpdata.errors import CorruptLayoutError, nearest
+from warpdata.convert.stepped import EpisodeColumn, Parts, Rows, SteppedEpisodes
+from warpdata.errors import BlobNotFoundError, CorruptLayoutError, nearest
+from warpdata.formats.episodedir.pictures import is_still
 from warpdata.timeline.meta import Role, as_role, guess_role
 
 _KEYS = ("episodes", "ends", "signals", "static", "fps", "times")
@@ -43,7 +50,7 @@ class FileMapping:
     fps: float | None = None
 
     @classmethod
-    def of(cls, given: FileMapping | Mapping[str, Any] | str | os.PathLike[str] | None) -> FileMapping | None:
+    def of(cls, given: MappingSource) -> FileMapping | None:
         """A mapping from a dict, or from a JSON file."""
         if given is None or isinstance(given, cls):
             return given
@@ -51,14 +58,26 @@ class FileMapping:
             given = parse_json_object(Place.of(given).read(max_bytes=1 << 20))
         if not isinstance(given, Mapping):
             raise TypeError(f"a mapping is a dict or the path of a JSON file, not {type(given).__name__}")
-        for key in given:
-            if key not in _KEYS:
-                raise ValueError(f"a mapping has no {key!r}.{nearest(key, _KEYS)}")
         _check_types(given)
-        signals, roles = _signals_and_roles(given.get("signals", {}))
+        signals: dict[str, str] = {}
+        roles: dict[str, Role] = {}
+        for name, stated in given.get("signals", {}).items():
+            about = stated if isinstance(stated, Mapping) else {"from": stated}
+            if not isinstance(about.get("from", name), str) or set(about) - {"from", "role"}:
+                raise ValueError(f"signal {name!r}: give the name of an array, or {{'from': …, 'role': …}}")
+            signals[name] = about.get("from", name)
+            if about.get("role") is not None:
+                roles[name] = as_role(about["role"])
         static = dict(given.get("static", {}))
-        names = (given.get("episodes"), given.get("ends"))
-        return cls(*names, signals, roles, static, given.get("times"), given.get("fps"))
+        return cls(
+            given.get("episodes"),
+            given.get("ends"),
+            signals,
+            roles,
+            static,
+            given.get("times"),
+            given.get("fps"),
+        )
 
     def arrays(self, available: Sequence[str], place: str) -> dict[str, str]:
         """Signal -> array among the available ones."""
@@ -86,34 +105,11 @@ class FileMapping:
             raise CorruptLayoutError(f"{self.ends!r} holds neither ends of episodes nor flags", path=place)
         return bounds_of(ends, count, place, may_be_open=len(flat) == count)
 
-    def parts(
-        self, name: str, rows: Mapping[str, Rows], static: Mapping[str, Any], fps: float | None, place: str
-    ) -> Parts:
-        """An episode of these columns: as many steps as actions, else as the shortest column has rows."""
-        columns = {
-            signal: EpisodeColumn(
-                each, self.roles.get(signal) or guess_role(signal, each.kind or "tensor").role
-            )
-            for signal, each in rows.items()
-        }
-        actions = [column.rows.count for column in columns.values() if column.role == "action"]
-        steps = min(actions or [each.count for each in rows.values()], default=0)
-        for signal, each in rows.items():
-            if each.count not in (steps, steps + 1):
-                fact = f"signal {signal!r} of episode {name!r} has {each.count} rows, there are {steps} steps"
-                hint = "Leave it out of the mapping, or name other arrays."
-                raise CorruptLayoutError(fact, path=place, hint=hint)
-        times = None
-        if self.times is not None:
-            if self.times not in rows:
-                fact = f"there is no signal {self.times!r} with times.{nearest(self.times, rows)}"
-                raise CorruptLayoutError(fact, path=place)
-            stamps = rows[self.times].read(0, rows[self.times].count)
-            times = seconds_as_times(stamps, f"{place}#{name}")[:steps]
-        return Parts(name, steps, columns, static, {}, fps or self.fps, times=times, place=place)
-
 
 def _check_types(given: Mapping[str, Any]) -> None:
+    for key in given:
+        if key not in _KEYS:
+            raise ValueError(f"a mapping has no {key!r}.{nearest(key, _KEYS)}")
     for key in ("episodes", "ends", "times"):
         if given.get(key) is not None and not isinstance(given[key], str):
             raise ValueError(f"{key!r} of a mapping is a name, not {given[key]!r}")
@@ -126,17 +122,7 @@ def _check_types(given: Mapping[str, Any]) -> None:
         raise ValueError(f"fps is a positive number, not {fps!r}")
 
 
-def _signals_and_roles(given: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, Role]]:
-    signals: dict[str, str] = {}
-    roles: dict[str, Role] = {}
-    for name, stated in given.items():
-        about = stated if isinstance(stated, Mapping) else {"from": stated}
-        if not isinstance(about.get("from", name), str) or set(about) - {"from", "role"}:
-            raise ValueError(f"signal {name!r}: give the name of an array, or {{'from': …, 'role': …}}")
-        signals[name] = about.get("from", name)
-        if about.get("role") is not None:
-            roles[name] = as_role(about["role"])
-    return signals, roles
+MappingSource = FileMapping | Mapping[str, Any] | str | os.PathLike[str] | None
 
 
 def bounds_of(ends: Bounds, count: int, place: str, *, may_be_open: bool = False) -> Bounds:
@@ -148,3 +134,148 @@ def bounds_of(ends: Bounds, count: int, place: str, *, may_be_open: bool = False
         fact = f"the ends of the episodes do not grow from 0 to the {count} rows there are"
         raise CorruptLayoutError(fact, path=place)
     return bounds
+
+
+def by_number(name: str) -> tuple[int, str, int]:
+    """Sorts names that end in numbers by these: demo_10 comes after demo_9."""
+    number = re.search(r"(\d+)$", name)
+    return (0, name[: number.start()], int(number[1])) if number else (1, name, 0)
+
+
+class EpisodeSpan(NamedTuple):
+    """An episode in a file: its group, and its rows if the arrays hold several episodes."""
+
+    name: str
+    group: str = ""
+    start: int | None = None
+    stop: int | None = None
+
+
+class ArrayFile(Reopens, ABC):
+    """A file of named arrays, which a mapping turns into episodes."""
+
+    name: str
+
+    @abstractmethod
+    def paths(self, group: str = "") -> Sequence[str]:
+        """The arrays below a group, by relative path."""
+
+    @abstractmethod
+    def shape(self, path: str) -> tuple[int, ...] | None:
+        """The shape of an array; empty or None of a single value."""
+
+    @abstractmethod
+    def rows(self, path: str) -> Rows:
+        """An array by rows."""
+
+    @abstractmethod
+    def whole(self, path: str) -> Any:
+        """A small array, or a single value."""
+
+    def spans(self, _mapping: FileMapping) -> list[EpisodeSpan] | None:
+        """The episodes that `episodes` of the mapping names; None if the whole file is one."""
+        return None
+
+
+class MappedEpisodes(SteppedEpisodes):
+    """The episodes of a file of arrays, or of all those in a folder."""
+
+    def __init__(
+        self,
+        place: Place,
+        suffixes: tuple[str, ...],
+        open_file: Callable[[Place, str], ArrayFile],
+        mapping: FileMapping | None,
+        fps: float | None,
+    ) -> None:
+        self._place, self._mapping, self._fps = place, mapping or FileMapping(), fps
+        self._files = {stem: open_file(place, name) for stem, name in list_files(place, suffixes).items()}
+
+    @cached_property
+    def _episodes(self) -> dict[str, tuple[ArrayFile, EpisodeSpan]]:
+        episodes: dict[str, tuple[ArrayFile, EpisodeSpan]] = {}
+        ends = self._mapping.ends
+        for stem, file in self._files.items():
+            spans = file.spans(self._mapping)
+            if spans is None and ends is not None:
+                shapes = map(file.shape, self._mapping.arrays(file.paths(), file.name).values())
+                count = max((shape[0] for shape in shapes if shape), default=0)
+                edges = self._mapping.bounds(np.asarray(file.whole(ends)), count, file.name).tolist()
+                spans = [EpisodeSpan(f"{stem}-{k:06d}", "", *edge) for k, edge in enumerate(pairwise(edges))]
+            for span in [EpisodeSpan(stem)] if spans is None else spans:
+                name = f"{stem}/{span.name}" if span.group and len(self._files) > 1 else span.name
+                if name in episodes:
+                    raise CorruptLayoutError(f"the rows of {name!r} are not neighbours", path=file.name)
+                episodes[name] = file, span
+        return episodes
+
+    @cached_property
+    def ids(self) -> Sequence[str]:
+        """The names of the groups, the numbers of the episodes, or the names of the files."""
+        return list(self._episodes)
+
+    def parts(self, position: int) -> Parts:
+        """As many steps as actions, else as the shortest array has rows."""
+        name, mapping = self.ids[position], self._mapping
+        file, (_, group, start, stop) = self._episodes[name]
+        place, paths = f"{file.name}#{name}", file.paths(group)
+        above = f"{group}/" if group else ""
+        columns: dict[str, EpisodeColumn] = {}
+        static: dict[str, Any] = {}
+        for signal, path in mapping.arrays(paths, place).items():
+            if not file.shape(above + path):
+                static[signal] = _plain(file.whole(above + path))
+                continue
+            rows = file.rows(above + path)
+            rows = rows if start is None or stop is None else rows.part(start, stop)
+            if rows.kind == "bytes" and rows.count and is_still(bytes(rows.read(0, 1)[0])):
+                rows = rows.as_pictures()
+            role = mapping.roles.get(signal) or guess_role(signal, rows.kind or "tensor").role
+            columns[signal] = EpisodeColumn(rows, role)
+        for item, path in mapping.static.items():
+            static[item] = path
+            if path in paths:
+                is_single, first = not file.shape(above + path), start or 0
+                value = (
+                    file.whole(above + path)
+                    if is_single
+                    else file.rows(above + path).read(first, first + 1)[0]
+                )
+                static[item] = _plain(value)
+        actions = [column.rows.count for column in columns.values() if column.role == "action"]
+        steps = min(actions or [column.rows.count for column in columns.values()], default=0)
+        for signal, column in columns.items():
+            if column.rows.count not in (steps, steps + 1):
+                fact = f"signal {signal!r} of episode {name!r} has {column.rows.count} rows, there are {steps} steps"
+                hint = "Leave it out of the mapping, or name other arrays."
+                raise CorruptLayoutError(fact, path=place, hint=hint)
+        times = None
+        if mapping.times is not None:
+            if mapping.times not in columns:
+                fact = f"there is no signal {mapping.times!r} with times.{nearest(mapping.times, columns)}"
+                raise CorruptLayoutError(fact, path=place)
+            stamps = columns[mapping.times].rows
+            times = seconds_as_times(stamps.read(0, stamps.count), place)[:steps]
+        return Parts(name, steps, columns, static, {}, self._fps or mapping.fps, times=times, place=place)
+
+
+def _plain(value: Any) -> Any:
+    """A single value as static items hold it."""
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    return value.item() if isinstance(value, np.generic | np.ndarray) and value.ndim == 0 else value
+
+
+def list_files(place: Place, suffixes: tuple[str, ...]) -> dict[str, str]:
+    """The files of a folder with such a suffix by their stems, in the order of their numbers.
+
+    The place itself if it is a file: its name is empty then. Files that share a stem go by their whole names.
+    """
+    if place.is_file:
+        return {PurePosixPath(place.name).stem: ""}
+    names = [name for name in place.children() if name.lower().endswith(suffixes)]
+    if not names:
+        raise BlobNotFoundError(f"no {suffixes[0]} file in this folder", path=place.name)
+    stems = {name: PurePosixPath(name).stem for name in names}
+    names.sort(key=lambda name: (by_number(stems[name]), name))
+    return {stems[name] if list(stems.values()).count(stems[name]) == 1 else name: name for name in names}

@@ -9,10 +9,8 @@ import tokenize
 import weakref
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
-from itertools import pairwise
-from pathlib import PurePosixPath
 from typing import IO, Any
 
 import numpy as np
@@ -21,25 +19,21 @@ from numpy.typing import NDArray
 from warpdata.bytekit.arrays import byte_view, dtype_of
 from warpdata.bytekit.io.ranges import RangeFile, RangeReader
 from warpdata.bytekit.lazy import BLOCK_CACHE, cached_property
-from warpdata.bytekit.process.forks import Reopens
 from warpdata.convert.place import Place, check_inside
-from warpdata.convert.stepped import PartRows, Parts, Rows, SteppedEpisodes
-from warpdata.convert.tables.mapping import FileMapping
+from warpdata.convert.stepped import Rows
+from warpdata.convert.tables.mapping import ArrayFile, FileMapping, MappedEpisodes, MappingSource
 from warpdata.episodes.collection.episodes import Episodes
-from warpdata.errors import (
-    BlobNotFoundError,
-    CorruptLayoutError,
-    LimitExceededError,
-    UnsupportedDtypeError,
-    nearest,
-)
+from warpdata.errors import CorruptLayoutError, LimitExceededError, UnsupportedDtypeError, nearest
+from warpdata.timeline.meta import OBJECT, Kind
+from warpdata.timeline.ragged import as_objects
 
 MAX_ARRAY_BYTES = 4 << 30
 MAX_MEMBERS = 1 << 16
 _HEADER_BYTES = 1 << 16
 _DEFLATE_RATIO = 1040
 """Deflate cannot expand by more: a member that claims it is a bomb."""
-_ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError, ValueError, RuntimeError)
+ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError, ValueError, RuntimeError)
+"""Exceptions of zipfile for damaged archives."""
 _HEADER_ERRORS = (
     *(ValueError, EOFError, OSError, SyntaxError, TypeError, RecursionError, MemoryError),
     tokenize.TokenError,
@@ -54,75 +48,22 @@ def matches(place: Place) -> bool:
     return any(name.endswith(".npz") for name in place.children())
 
 
-def read(
-    source: Any,
-    *,
-    mapping: FileMapping | Mapping[str, Any] | str | os.PathLike[str] | None = None,
-    fps: float | None = None,
-) -> Episodes:
+def read(source: Any, *, mapping: MappingSource = None, fps: float | None = None) -> Episodes:
     """The episodes of a `.npz` file, or of all those in a folder.
 
     A file is an episode, unless the mapping names the ends of episodes in it. An array of objects, which would be a
     pickle, is refused.
     """
-    return Episodes(NpzEpisodes(Place.of(source), FileMapping.of(mapping) or FileMapping(), fps))
+    stated = FileMapping.of(mapping)
+    return Episodes(MappedEpisodes(Place.of(source), (".npz",), NpzFile.at, stated, fps))
 
 
-class NpzEpisodes(SteppedEpisodes):
-    """Archives of arrays."""
-
-    def __init__(self, place: Place, mapping: FileMapping, fps: float | None) -> None:
-        self._place, self._mapping, self._fps = place, mapping, fps
-        names = [""] if place.is_file else [name for name in place.children() if name.endswith(".npz")]
-        if not names:
-            raise BlobNotFoundError("no .npz file in this folder", path=place.name)
-        self._files = [NpzFile.at(place, name) for name in names]
-        self._stems = [PurePosixPath(name or place.name).stem for name in names]
-
-    @cached_property
-    def _spans(self) -> list[tuple[int, str, int | None, int | None]]:
-        """Of every episode its file, its id, and its rows if the file holds several."""
-        spans: list[tuple[int, str, int | None, int | None]] = []
-        ends = self._mapping.ends
-        for number, (file, stem) in enumerate(zip(self._files, self._stems, strict=True)):
-            if ends is None:
-                spans.append((number, stem, None, None))
-                continue
-            shapes = [file.header(key)[0] for key in self._mapping.arrays(file.keys, file.name).values()]
-            count = max((shape[0] for shape in shapes if shape), default=0)
-            bounds = self._mapping.bounds(file.array(ends), count, file.name).tolist()
-            spans += [
-                (number, f"{stem}-{n:06d}", low, high) for n, (low, high) in enumerate(pairwise(bounds))
-            ]
-        return spans
-
-    @cached_property
-    def ids(self) -> Sequence[str]:
-        """The names of the files, with a number if one holds several."""
-        return [name for _, name, _, _ in self._spans]
-
-    def parts(self, position: int) -> Parts:
-        """The arrays of an episode."""
-        number, name, start, stop = self._spans[position]
-        file = self._files[number]
-        rows: dict[str, Rows] = {}
-        static: dict[str, Any] = {}
-        for signal, key in self._mapping.arrays(file.keys, file.name).items():
-            if not file.header(key)[0]:
-                static[signal] = file.array(key).item()
-                continue
-            whole = NpzRows(file, key)
-            rows[signal] = whole if start is None or stop is None else PartRows(whole, start, stop)
-        for item, key in self._mapping.static.items():
-            static[item] = file.array(key).reshape(-1)[0].item() if key in file.keys else key
-        return self._mapping.parts(name, rows, static, self._fps, f"{file.name}#{name}")
-
-
-class NpzFile(Reopens):
+class NpzFile(ArrayFile):
     """The arrays of one archive; the ones used last stay decompressed, within the budget of the process."""
 
     def __init__(self, open_file: Callable[[], RangeReader], name: str) -> None:
         self._open_file, self.name = open_file, name
+        self._headers: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {}
         self._owner = BLOCK_CACHE.new_owner()
         weakref.finalize(self, BLOCK_CACHE.forget, self._owner).atexit = False
 
@@ -151,20 +92,25 @@ class NpzFile(Reopens):
         reader = self._open_file()
         try:
             return zipfile.ZipFile(RangeFile(reader))
-        except _ZIP_ERRORS as error:
+        except ZIP_ERRORS as error:
             reader.close()
             raise CorruptLayoutError(f"not a readable archive of arrays ({error})", path=self.name) from None
 
-    @property
-    def keys(self) -> list[str]:
+    def paths(self, _group: str = "") -> list[str]:
         """The names of the arrays, in the order of the file."""
         return list(self._entries)
 
+    def shape(self, path: str) -> tuple[int, ...]:
+        """The shape of an array."""
+        return self.header(path)[0]
+
     def header(self, key: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
         """Shape and dtype of an array; one of objects, or larger than its bytes can be, is refused."""
+        if key in self._headers:
+            return self._headers[key]
         if key not in self._entries:
-            fact = f"there is no array {key!r}; there are {', '.join(self.keys)}.{nearest(key, self.keys)}"
-            raise CorruptLayoutError(fact, path=self.name)
+            listed = f"{', '.join(self._entries)}.{nearest(key, self._entries)}"
+            raise CorruptLayoutError(f"there is no array {key!r}; there are {listed}", path=self.name)
         entry = self._entries[key]
         shape, _, dtype = npy_header(io.BytesIO(self._read(key, _HEADER_BYTES)), f"{self.name}:{key}")
         size = int(np.prod(shape, dtype=object)) * dtype.itemsize
@@ -172,6 +118,7 @@ class NpzFile(Reopens):
         if size > min(MAX_ARRAY_BYTES, entry.file_size) or entry.file_size > most:
             fact = f"{key!r} claims {size} bytes in {entry.compress_size} compressed ones"
             raise LimitExceededError(fact, path=self.name)
+        self._headers[key] = shape, dtype
         return shape, dtype
 
     def _read(self, key: str, limit: int) -> bytes:
@@ -179,41 +126,32 @@ class NpzFile(Reopens):
         try:
             with self._archive() as archive, archive.open(entry) as member:
                 return member.read(min(limit, entry.file_size))
-        except _ZIP_ERRORS as error:
+        except ZIP_ERRORS as error:
             raise CorruptLayoutError(f"array {key!r} is damaged ({error})", path=self.name) from None
 
-    def array(self, key: str) -> NDArray[Any]:
+    def whole(self, path: str) -> NDArray[Any]:
         """A whole array."""
-        self.header(key)
-        kept = BLOCK_CACHE.get(self._owner, key)
+        self.header(path)
+        kept = BLOCK_CACHE.get(self._owner, path)
         if kept is None:
-            kept = byte_view(self._read(key, MAX_ARRAY_BYTES + _HEADER_BYTES))
-            BLOCK_CACHE.put(self._owner, key, kept)
-        return npy_array(kept, f"{self.name}:{key}")
+            kept = byte_view(self._read(path, MAX_ARRAY_BYTES + _HEADER_BYTES))
+            BLOCK_CACHE.put(self._owner, path, kept)
+        return npy_array(kept, f"{self.name}:{path}")
 
-
-class NpzRows(Rows):
-    """An array of an archive by rows: numbers or text. It is decompressed whole."""
-
-    def __init__(self, file: NpzFile, key: str) -> None:
-        self._file, self._key = file, key
-        shape, dtype = file.header(key)
+    def rows(self, path: str) -> Rows:
+        """An array of numbers or text by rows; it is decompressed whole."""
+        shape, dtype = self.header(path)
         if not shape:
-            raise CorruptLayoutError(f"{key!r} is a single value, not rows", path=file.name)
-        self.count, self.row_shape = shape[0], shape[1:]
-        if dtype.kind in "US" and not self.row_shape:
-            self.dtype, self.kind = np.dtype(object), "text" if dtype.kind == "U" else "bytes"
-        else:
-            self.dtype = numeric_type(dtype, f"{file.name}:{key}")
+            raise CorruptLayoutError(f"{path!r} is a single value, not rows", path=self.name)
+        if dtype.kind in "US" and len(shape) == 1:
+            kind: Kind = "text" if dtype.kind == "U" else "bytes"
+            return Rows.objects(shape[0], kind, partial(self._read_rows, path, OBJECT))
+        own = numeric_type(dtype, f"{self.name}:{path}")
+        return Rows(shape[0], own, shape[1:], partial(self._read_rows, path, own))
 
-    def read(self, start: int, stop: int) -> NDArray[Any]:
-        """Rows of the array."""
-        rows = self._file.array(self._key)[start:stop]
-        if self.kind is None:
-            return rows.astype(self.dtype, copy=False)
-        out = np.empty(len(rows), object)
-        out[:] = rows.tolist()
-        return out
+    def _read_rows(self, path: str, dtype: np.dtype[Any], start: int, stop: int) -> NDArray[Any]:
+        rows = self.whole(path)[start:stop]
+        return as_objects(rows.tolist()) if dtype == OBJECT else rows.astype(dtype, copy=False)
 
 
 def npy_header(file: IO[bytes], path: str | os.PathLike[str]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:

@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.arrays import align_up, as_array, dtype_named, dtype_of
-from warpdata.bytekit.io.append_file import PAGE_BYTES
 from warpdata.bytekit.io.commit import map_os_errors, remove_temps_of, writable_path
 from warpdata.bytekit.process.forks import NoPickle, run_in_child
 from warpdata.episodes.record.recorder import check_no_file
@@ -42,6 +41,7 @@ from warpdata.formats.journal.layout import (
     STEPS_KIND,
     record_span,
 )
+from warpdata.formats.journal.mapped_file import PAGE_BYTES
 from warpdata.formats.journal.reader import JournalReader, is_live
 from warpdata.formats.journal.writer import JournalWriter, StepRecord
 from warpdata.formats.wshard.channel import Channel

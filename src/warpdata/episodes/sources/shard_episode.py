@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -91,7 +92,7 @@ class BlockSignal(Reopens, ClockedSignal):
         self._name = name
         self._meta = meta
         self._times = times
-        self._starts = np.cumsum([0, *(part.length for part in parts)]).tolist()
+        self._starts: list[int] = [0, *itertools.accumulate(part.length for part in parts)]
         self._ts: NDArray[np.int64] | None = None
 
     @property
@@ -100,7 +101,7 @@ class BlockSignal(Reopens, ClockedSignal):
         return self._meta
 
     def __len__(self) -> int:
-        return int(self._starts[-1])
+        return self._starts[-1]
 
     def checksum(self) -> int | None:
         """CRC-32C of all values as the file states it; None where none is stored."""

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from warpdata.bytekit.arrays import align_up, byte_view
 from warpdata.bytekit.checksum import crc32c, crc32c_at_once
-from warpdata.bytekit.io.append_file import MappedFile
 from warpdata.bytekit.jsontext import dump_json
 from warpdata.errors import JournalInUseError, LimitExceededError
 from warpdata.formats.journal import layout
+from warpdata.formats.journal.mapped_file import MappedFile
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -11,32 +12,12 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.arrays import DType, as_array, dtype_of, read_only, select_rows
 from warpdata.bytekit.jsontext import plain_json
-from warpdata.errors import SchemaMismatchError, suggests
+from warpdata.errors import SchemaMismatchError, StoreError, suggests
 from warpdata.formats.wshard.rows import ArrayRows, BlockRows, ChannelRows, encode_value, is_text, text_spec
-from warpdata.formats.wshard.schema import TensorSpec
+from warpdata.formats.wshard.schema import TensorSpec, tensor_spec
 
 if TYPE_CHECKING:
     from typing import Self
-
-
-def guess_encoding(array: NDArray[Any]) -> str | None:
-    """`text` for strings and `json` for objects, where every value is one; else None."""
-    if array.dtype.kind == "U":
-        return "text"
-    values = array.ravel().tolist() if array.dtype == object else []
-    if values and all(isinstance(each, str) for each in values):
-        return "text"
-    return "json" if values and all(isinstance(each, dict) for each in values) else None
-
-
-def value_array(encoding: str, values: Iterable[Any]) -> NDArray[Any]:
-    """Values as an array of objects, each of them checked; ValueError if one cannot be stored."""
-    listed = values.tolist() if isinstance(values, np.ndarray) else list(values)
-    out = np.empty(len(listed), object)
-    for index, each in enumerate(listed):
-        encode_value(encoding, each)
-        out[index] = plain_json(each)
-    return out
 
 
 class Channel:
@@ -105,6 +86,9 @@ class Channel:
         """All rows as one array; read-only if they are in a file: a change in place would not be saved."""
         if self._data is None:
             self._data = read_only(self._rows.rows(0, self._rows.length))
+        elif isinstance(self._rows, BlockRows):
+            with contextlib.suppress(StoreError):  # a closed file, whose arrays stay valid
+                self._rows.shard.check_not_truncated()  # touching lost pages would end the process
         return self._data
 
     @data.setter
@@ -162,7 +146,7 @@ class Channel:
                 f"the clock of {self.name!r} is {array.dtype}{list(array.shape)}, "
                 f"int64[{self.length}] was expected"
             )
-        self._clock = ArrayRows(array, TensorSpec(dtype_of("i64"), ()))
+        self._clock = ArrayRows(array, tensor_spec("i64"))
 
     def __getattr__(self, name: str) -> Any:
         # What is known about a channel (unit, modality, semantics …) reads like an attribute.
@@ -177,7 +161,7 @@ class Channel:
 
     def __getitem__(self, key: Any) -> Any:
         if self._data is not None:
-            return self._data[key]
+            return self.data[key]
         rows = self._rows
         spec = rows.spec
         bring = rows.bring if isinstance(rows, BlockRows) else None
@@ -191,9 +175,19 @@ class Channel:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Channel):
             return NotImplemented
-        same = (self.name, self.dtype, self.shape) == (other.name, other.dtype, other.shape)
-        same = same and plain_json(self.about) == plain_json(other.about)
-        return same and _same_values(self.data, other.data, self.dtype) and _same_clock(self, other)
+        if self.describe() != other.describe() or self.name != other.name:
+            return False
+        mine, theirs = self.timestamps_ns, other.timestamps_ns
+        same_clock = mine is None or theirs is None or bool(np.array_equal(mine, theirs))
+        if is_text(self.dtype):
+            return same_clock and bool(self.data.tolist() == other.data.tolist())
+        a, b = np.ascontiguousarray(self.data), np.ascontiguousarray(other.data)
+        return same_clock and a.tobytes() == b.tobytes()
+
+    def describe(self) -> tuple[Any, ...]:
+        """Everything but name and values, in a form that can be compared: dtype, shape, clock and metadata."""
+        clock = None if self._clock is None else self._clock.length
+        return str(self.dtype), self.shape, clock, plain_json(self.about)
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -215,8 +209,10 @@ def _checked(name: str, data: Any) -> ArrayRows:
     array = _array(name, data)
     if array.ndim == 0:
         raise SchemaMismatchError(f"channel {name!r} has no time axis", hint="Give an array of shape [T, …].")
-    encoding = guess_encoding(array)
-    if encoding is not None:
+    values = array.ravel().tolist() if array.dtype == object else []
+    has_text = array.dtype.kind == "U" or (values and all(isinstance(value, str) for value in values))
+    if has_text or (values and all(isinstance(value, dict) for value in values)):
+        encoding = "text" if has_text else "json"
         if array.ndim != 1:
             raise SchemaMismatchError(f"channel {name!r} has more than one {encoding} per step")
         return _values(name, encoding, array)
@@ -235,19 +231,13 @@ def _array(name: str, value: Any) -> NDArray[Any]:
 
 
 def _values(name: str, encoding: str, values: Iterable[Any]) -> ArrayRows:
+    """Values as an array of objects, each of them checked."""
     try:
-        return ArrayRows(value_array(encoding, values), text_spec(encoding))
+        listed = values.tolist() if isinstance(values, np.ndarray) else list(values)
+        out = np.empty(len(listed), object)
+        for index, value in enumerate(listed):
+            encode_value(encoding, value)
+            out[index] = plain_json(value)
     except (TypeError, ValueError) as error:
         raise SchemaMismatchError(f"channel {name!r}: {error}") from None
-
-
-def _same_values(a: NDArray[Any], b: NDArray[Any], dtype: DType) -> bool:
-    if is_text(dtype):
-        return bool(a.tolist() == b.tolist())
-    return np.ascontiguousarray(a).tobytes() == np.ascontiguousarray(b).tobytes()
-
-
-def _same_clock(a: Channel, b: Channel) -> bool:
-    if a.timestamps_ns is None or b.timestamps_ns is None:
-        return a.timestamps_ns is b.timestamps_ns
-    return bool(np.array_equal(a.timestamps_ns, b.timestamps_ns))
+    return ArrayRows(out, text_spec(encoding))

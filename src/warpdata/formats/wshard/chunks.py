@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import copy
-import json
 import os
 import re
 import secrets
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -17,11 +16,9 @@ from typing import Any, SupportsIndex
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.arrays import dtype_named
 from warpdata.bytekit.checksum import RunningSha256
 from warpdata.bytekit.io.commit import (
     TEMP_MARK,
-    NewFile,
     check_case_clash,
     commit_file,
     fold_name,
@@ -49,9 +46,9 @@ from warpdata.formats.wshard.channel import Channel
 from warpdata.formats.wshard.episode import WShardEpisode, load_wshard
 from warpdata.formats.wshard.reader import ShardReader, Source, Verify
 from warpdata.formats.wshard.residual import is_sign_bits, pack_residual, unpack_residual
-from warpdata.formats.wshard.rows import ChannelRows, JoinedRows, SlicedRows
+from warpdata.formats.wshard.rows import ChannelRows, FunctionRows, JoinedRows, slice_rows
 from warpdata.formats.wshard.save import save_wshard
-from warpdata.formats.wshard.schema import TensorSpec
+from warpdata.formats.wshard.schema import count_of, tensor_spec, text_at
 from warpdata.formats.wshard.writer import CompressionChoice, ShardWriter, check_compat
 
 MAX_CHUNKS = 1_000_000
@@ -156,12 +153,16 @@ def read_chunk_list(source: Source | ShardReader, folder: FolderReader | None = 
         raise CorruptLayoutError("not a chunk list", path=shard.path)
     meta = shard.read_json(layout.META_CHUNK_LIST)
     try:
-        chunks = [_entry(each) for each in _items(meta)]
+        items = meta.get("chunks", [])
+        if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+            raise ValueError("chunks is not a list of objects")
+        if len(items) > MAX_CHUNKS:
+            raise ValueError(f"{len(items)} chunks are too many")
         listed = ChunkList(
-            _str(meta, "episode_id"),
-            _str(meta, "env_id"),
-            _int(meta, "total_timesteps"),
-            tuple(sorted(chunks, key=lambda each: each.chunk_index)),
+            text_at(meta, "episode_id"),
+            text_at(meta, "env_id"),
+            count_of(meta.get("total_timesteps"), "total_timesteps"),
+            tuple(sorted(map(_entry, items), key=lambda entry: entry.chunk_index)),
             Path(shard.path) if folder is None else None,
             folder,
             meta.get("unordered_times") is True,
@@ -170,19 +171,43 @@ def read_chunk_list(source: Source | ShardReader, folder: FolderReader | None = 
         raise CorruptLayoutError(
             f"chunk list is malformed ({error})", block=layout.META_CHUNK_LIST, path=shard.path
         ) from None
-    for each in listed.chunks:
-        check_uri(each.uri, shard.path)
+    for entry in listed.chunks:
+        check_uri(entry.uri, shard.path)
     return listed
+
+
+def _entry(item: dict[str, Any]) -> ChunkEntry:
+    digest, steps = text_at(item, "sha256"), item.get("timestep_range")
+    if not _SHA256.fullmatch(digest):
+        raise ValueError(f"{digest[:70]!r} is no SHA-256")
+    if steps is not None:
+        if not isinstance(steps, list) or len(steps) != 2 or not all(type(step) is int for step in steps):
+            raise ValueError("timestep_range is not a pair of steps")
+        steps = steps[0], steps[1] + 1  # chunk lists store the last step; in memory a range ends after it
+    index, length = (count_of(item.get(key), key) for key in ("chunk_index", "length_T"))
+    return ChunkEntry(index, text_at(item, "uri"), digest, steps, length)
 
 
 def write_chunk_list(listed: ChunkList, path: str | os.PathLike[str], *, durable: bool = True) -> ChunkList:
     """Write a chunk list file and return the list with its path."""
+    chunks = [
+        {
+            "chunk_index": entry.chunk_index,
+            "uri": entry.uri,
+            "sha256": entry.sha256,
+            "timestep_range": [start, end - 1],
+            "length_T": entry.length,
+            "total_chunks": listed.total_chunks,
+        }
+        for entry in listed.chunks
+        for start, end in [entry.timestep_range or (0, entry.length)]
+    ]
     meta = {
         "episode_id": listed.episode_id,
         "env_id": listed.env_id,
         "total_chunks": listed.total_chunks,
         "total_timesteps": listed.total_timesteps,
-        "chunks": [_entry_json(each, listed.total_chunks) for each in listed.chunks],
+        "chunks": chunks,
     }
     if listed.has_unordered_times:
         meta["unordered_times"] = True
@@ -248,71 +273,63 @@ def file_sha256(source: Source) -> str:
 
 def _check_chunks(listed: ChunkList) -> None:
     """Compare the metadata and times of all chunks; only metadata and clocks are read."""
-    first: dict[str, str] | None = None
-    spans: dict[int, ClockSpans] = {}
+    continuity = Continuity(has_unordered_times=listed.has_unordered_times)
     for entry in listed.chunks:
         with ShardReader.open(listed.chunk_bytes(entry)) as shard:
-            chunk = load_wshard(shard)
-            profile = chunk_profile(chunk)
-            spans[entry.chunk_index] = clock_spans(chunk)
-        first = first or profile
-        if mismatch := profile_mismatch(first, profile):
-            _fail(listed, f"chunk {entry.chunk_index} does not continue chunk 0: {mismatch}")
-    if not listed.has_unordered_times and (mismatch := time_mismatch(spans)):
+            if mismatch := continuity.mismatch(entry.chunk_index, load_wshard(shard)):
+                _fail(listed, f"chunk {entry.chunk_index} does not continue the others: {mismatch}")
+    if mismatch := continuity.overlap():
         _fail(listed, mismatch)
 
 
-def chunk_profile(chunk: WShardEpisode) -> dict[str, str]:
-    """Everything that must be the same in all chunks of an episode, as text by a name for messages."""
-    rate = f"{chunk.timebase.tick_hz:g} Hz" if chunk.clock_source is None else "timestamps"
-    profile = {"id": chunk.id, "env_id": chunk.env_id, "rate": rate}
-    for name, channel in chunk.lanes():
+class Continuity:
+    """Compares the chunks of an episode as they come: ids, rate, metadata, channels and the order of times."""
+
+    def __init__(self, *, has_unordered_times: bool = False) -> None:
+        self._has_unordered_times = has_unordered_times
+        self._profile: dict[str, Any] = {}
+        self._spans: dict[int, dict[str, tuple[int, int]]] = {}
+        """By chunk, and by the name of a clock: its first and last timestamp."""
+
+    def mismatch(self, index: int, chunk: WShardEpisode) -> str:
+        """Why a chunk does not fit to those before it; empty if it does, and then it is one of them."""
+        profile = chunk_profile(chunk)
+        expected = self._profile if len(self._spans) > (index in self._spans) else profile
+        for name in [*expected, *profile]:
+            if expected.get(name) != profile.get(name):
+                values = [f"{each.get(name, 'none')!s:.60}" for each in (expected, profile)]
+                return f"{name}: expected {values[0]}, got {values[1]}"
+        clocks = {f"the clock of {name!r}": channel.clock_source for name, channel in chunk.lanes()}
+        clocks["timestamps_ns"] = chunk.clock_source
+        spans = {}
+        for name, clock in clocks.items():
+            if not self._has_unordered_times and clock is not None and clock.length:
+                times = clock.rows(0, clock.length)
+                spans[name] = int(times[0]), int(times[-1])
+        near = {at: self._spans[at] for at in (index - 1, index + 1) if at in self._spans}
+        if fact := _find_overlap({**near, index: spans}):
+            return fact
+        self._profile, self._spans[index] = expected, spans
+        return ""
+
+    def overlap(self) -> str:
+        """Where the times of all chunks that came do not increase, also across chunks without any; or an empty text."""
+        return _find_overlap(self._spans)
+
+
+def chunk_profile(chunk: WShardEpisode) -> dict[str, Any]:
+    """Everything that must be the same in all chunks of an episode, by a name for messages."""
+    profile = chunk.describe()
+    del profile["length"]
+    profile["rate"] = f"{chunk.timebase.tick_hz:g} Hz" if chunk.clock_source is None else "timestamps"
+    for name, channel in (*chunk.lanes(), *chunk.flags()):
         shape = ",".join(map(str, channel.row_shape))
         clock = " with its own clock" if channel.clock_source is not None else ""
         profile[f"channel {name!r}"] = f"{channel.dtype}[{shape}]{clock}"
-    flags: dict[str, Channel | None] = {
-        "rewards": chunk.rewards,
-        "terminations": chunk.terminations,
-        "truncations": chunk.truncations,
-    }
-    profile |= {name: str(flag.dtype) for name, flag in flags.items() if flag is not None}
-    profile |= {f"metadata {key!r}": _json_text(value) for key, value in chunk.metadata.items()}
-    profile |= {f"episode key {key!r}": _json_text(value) for key, value in chunk.about.items()}
-    profile["models"] = _json_text(chunk.models)
     return profile
 
 
-def _json_text(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, default=repr)
-
-
-def profile_mismatch(expected: dict[str, str], actual: dict[str, str]) -> str:
-    """The first difference between the profiles of two chunks, or an empty text."""
-    for name in [*expected, *(name for name in actual if name not in expected)]:
-        if expected.get(name) != actual.get(name):
-            values = [f"{each.get(name, 'none'):.60}" for each in (expected, actual)]
-            return f"{name}: expected {values[0]}, got {values[1]}"
-    return ""
-
-
-ClockSpans = dict[str, tuple[int, int]]
-
-"""First and last timestamp by the name of the clock: one of the steps, and one per channel with its own clock."""
-
-
-def clock_spans(chunk: WShardEpisode) -> ClockSpans:
-    """First and last timestamp of every clock of a chunk that has rows."""
-    clocks = {f"the clock of {name!r}": channel.clock_source for name, channel in chunk.lanes()}
-    clocks["timestamps_ns"] = chunk.clock_source
-    spans = {}
-    for name, clock in clocks.items():
-        if clock is not None and clock.length:
-            times = clock.rows(0, clock.length)
-            spans[name] = int(times[0]), int(times[-1])
-    return spans
-
-
-def time_mismatch(spans: Mapping[int, ClockSpans]) -> str:
+def _find_overlap(spans: Mapping[int, dict[str, tuple[int, int]]]) -> str:
     """Where the times of a chunk do not come after those of the chunks before it, or an empty text."""
     last: dict[str, tuple[int, int]] = {}
     for index in sorted(spans):
@@ -329,55 +346,6 @@ def time_mismatch(spans: Mapping[int, ClockSpans]) -> str:
 
 def _fail(listed: ChunkList, fact: str) -> None:
     raise CorruptLayoutError(fact, block=layout.META_CHUNK_LIST, path=listed.path or listed.episode_id)
-
-
-def _items(meta: dict[str, Any]) -> Iterable[dict[str, Any]]:
-    chunks = meta.get("chunks", [])
-    if not isinstance(chunks, list) or not all(isinstance(each, dict) for each in chunks):
-        raise ValueError("chunks is not a list of objects")
-    if len(chunks) > MAX_CHUNKS:
-        raise ValueError(f"{len(chunks)} chunks are too many")
-    return chunks
-
-
-def _entry(each: dict[str, Any]) -> ChunkEntry:
-    length = _int(each, "length_T")
-    digest = _str(each, "sha256")
-    if not _SHA256.fullmatch(digest):
-        raise ValueError(f"{digest[:70]!r} is no SHA-256")
-    steps = each.get("timestep_range")
-    return ChunkEntry(_int(each, "chunk_index"), _str(each, "uri"), digest, _steps(steps), length)
-
-
-def _steps(value: Any) -> tuple[int, int] | None:
-    """Chunk lists store the last step; in memory a range ends after it."""
-    if value is None:
-        return None
-    if not isinstance(value, list) or len(value) != 2 or not all(type(each) is int for each in value):
-        raise ValueError("timestep_range is not a pair of steps")
-    return value[0], value[1] + 1
-
-
-def _entry_json(each: ChunkEntry, total: int) -> dict[str, Any]:
-    start, end = each.timestep_range or (0, each.length)
-    return {
-        "chunk_index": each.chunk_index, "uri": each.uri, "sha256": each.sha256,
-        "timestep_range": [start, end - 1], "length_T": each.length, "total_chunks": total,
-    }  # fmt: skip
-
-
-def _str(source: dict[str, Any], key: str) -> str:
-    value = source.get(key, "")
-    if not isinstance(value, str):
-        raise ValueError(f"{key} is not a string")
-    return value
-
-
-def _int(source: dict[str, Any], key: str) -> int:
-    value = source.get(key)
-    if type(value) is not int or not 0 <= value < 1 << 48:
-        raise ValueError(f"{key} is not a count")
-    return value
 
 
 class ChunkedEpisodeWriter(NoPickle):
@@ -413,8 +381,7 @@ class ChunkedEpisodeWriter(NoPickle):
         self._compression = compression
         self._compat = check_compat(compat)
         self._chunks: dict[int, ChunkEntry] = {}
-        self._profile: dict[str, str] = {}
-        self._spans: dict[int, ClockSpans] = {}
+        self._continuity = Continuity()
         self._has_unordered_times = False
         self._env_id = ""
         with map_os_errors(self.folder):
@@ -449,7 +416,11 @@ class ChunkedEpisodeWriter(NoPickle):
             raise SchemaMismatchError(f"chunk {index} has {chunk.length} steps, its range {end - start}")
         total = chunk.total_chunks if self._total_chunks is None else self._total_chunks
         steps = (start, end) if chunk.length else None  # a range that names its last step cannot be empty
-        spans = self._check_continuity(chunk, index)
+        if mismatch := self._continuity.mismatch(index, chunk):
+            raise SchemaMismatchError(
+                f"chunk {index} does not continue the others: {mismatch}",
+                hint="Give all chunks of an episode the same ids, rate, metadata and channels, and increasing times.",
+            )
         placed = copy.copy(chunk)
         placed.id, placed.chunk_index = self.episode_id, index
         placed.total_chunks, placed.timestep_range = total, steps
@@ -459,7 +430,6 @@ class ChunkedEpisodeWriter(NoPickle):
             self._stage.mkdir(exist_ok=True)
         save_wshard(placed, self._stage / name, self._compression, compat=self._compat)
         self._chunks[index] = ChunkEntry(index, name, "", (start, end), chunk.length)
-        self._spans[index] = spans
         self._env_id = self._env_id or chunk.env_id
         return self.folder / name
 
@@ -472,7 +442,9 @@ class ChunkedEpisodeWriter(NoPickle):
         starts = range(0, max(1, episode.length), self.chunk_size_t)  # one empty chunk keeps what is known
         self._total_chunks, self._env_id = len(starts), episode.env_id
         clocks = [episode.clock_source, *(channel.clock_source for _, channel in episode.lanes())]
-        self._has_unordered_times = not all(_increases(clock) for clock in clocks if clock is not None)
+        times = [clock.rows(0, clock.length) for clock in clocks if clock is not None]
+        self._has_unordered_times = any((stamps[1:] <= stamps[:-1]).any() for stamps in times)
+        self._continuity = Continuity(has_unordered_times=self._has_unordered_times)
         paths = []
         for start in starts:
             end = min(start + self.chunk_size_t, episode.length)
@@ -496,7 +468,7 @@ class ChunkedEpisodeWriter(NoPickle):
             has_unordered_times=self._has_unordered_times,
         )
         validate_chunk_continuity(listed, check_channels=False)  # each was compared when it was written
-        if not self._has_unordered_times and (mismatch := time_mismatch(self._spans)):
+        if mismatch := self._continuity.overlap():
             raise SchemaMismatchError(mismatch, path=self.folder)
         with map_os_errors(self.folder):
             self._stage.mkdir(exist_ok=True)
@@ -513,22 +485,6 @@ class ChunkedEpisodeWriter(NoPickle):
         if self.manifest is None and self._stage != self.folder and not is_moving:
             shutil.rmtree(self._stage, ignore_errors=True)
 
-    def _check_continuity(self, chunk: WShardEpisode, index: int) -> ClockSpans:
-        """Raise SchemaMismatchError unless a chunk fits to those written before; returns its first and last times."""
-        profile, spans = chunk_profile(chunk), clock_spans(chunk)
-        if not self._chunks:
-            self._profile = profile
-        mismatch = profile_mismatch(self._profile, profile)
-        if not mismatch and not self._has_unordered_times:
-            neighbours = {at: self._spans[at] for at in (index - 1, index + 1) if at in self._spans}
-            mismatch = time_mismatch({**neighbours, index: spans})
-        if mismatch:
-            raise SchemaMismatchError(
-                f"chunk {index} does not continue the chunks before it: {mismatch}",
-                hint="Give all chunks of an episode the same ids, rate, metadata and channels, and increasing times.",
-            )
-        return spans
-
     def _range(self, index: int, length: int) -> tuple[int, int]:
         before = self._chunks.get(index - 1)
         if before is not None and before.timestep_range is not None:
@@ -540,17 +496,19 @@ class ChunkedEpisodeWriter(NoPickle):
     def _sealed(self, entry: ChunkEntry) -> ChunkEntry:
         """Write the number of chunks, known only now, into a chunk; its data is copied as stored."""
         path = self._stage / entry.uri
-        total = len(self._chunks)
         with ShardReader.open(path) as shard:
-            if shard.read_json(layout.META_EPISODE).get("total_chunks") != total:
+            meta = shard.read_json(layout.META_EPISODE)
+            if meta.get("total_chunks") != len(self._chunks):
+                meta["total_chunks"] = len(self._chunks)
                 with commit_file(path) as out:
-                    _restamped(shard, out, {"total_chunks": total})
+                    writer = ShardWriter(out, shard.names, role=shard.role)
+                    for name in shard.names:
+                        if name == layout.META_EPISODE:
+                            writer.add_bytes(name, dump_json(meta), layout.CONTENT_JSON)
+                        else:
+                            writer.add_stored(shard.block(name), shard.read_stored(name))
+                    writer.finish()
         return replace(entry, sha256=file_sha256(path))
-
-
-def _increases(clock: ChannelRows) -> bool:
-    times = clock.rows(0, clock.length)
-    return bool((times[1:] > times[:-1]).all())
 
 
 def unfinished_cut(path: str | os.PathLike[str]) -> Path | None:
@@ -633,18 +591,6 @@ def _is_chunk_of(path: Path, episode_id: str) -> bool:
     return meta.get("episode_id") == episode_id and "chunk_index" in meta
 
 
-def _restamped(shard: ShardReader, out: NewFile, changes: Mapping[str, Any]) -> None:
-    """Write `shard` again into `out` with these keys of `meta/episode` replaced; data is not recompressed."""
-    writer = ShardWriter(out, shard.names, role=shard.role)
-    for name in shard.names:
-        if name == layout.META_EPISODE:
-            meta = {**shard.read_json(name), **changes}
-            writer.add_bytes(name, dump_json(meta), layout.CONTENT_JSON)
-        else:
-            writer.add_stored(shard.block(name), shard.stored(name))
-    writer.finish()
-
-
 class ChunkedEpisodeReader:
     """Opens a chunk list: chunk by chunk, or as one episode that reads only the chunks it needs."""
 
@@ -652,7 +598,7 @@ class ChunkedEpisodeReader:
         self.manifest = manifest if isinstance(manifest, ChunkList) else read_chunk_list(manifest)
         self._verify = verify
         self._open: dict[int, WShardEpisode] = {}
-        self._profile: dict[str, str] = {}
+        self._continuity = Continuity(has_unordered_times=True)  # times are read with the chunk that has them
         # Chunks are opened, and their channels compared, as they are needed.
         validate_chunk_continuity(self.manifest, check_channels=False)
 
@@ -672,9 +618,7 @@ class ChunkedEpisodeReader:
             chunk = load_wshard(self.manifest.chunk_bytes(entry), verify=self._verify)
             if chunk.length != entry.length or chunk.chunk_index not in (None, entry.chunk_index):
                 raise CorruptLayoutError(f"{entry.uri} is not chunk {entry.chunk_index} of its list")
-            profile = chunk_profile(chunk)
-            self._profile = self._profile or profile
-            if mismatch := profile_mismatch(self._profile, profile):
+            if mismatch := self._continuity.mismatch(index, chunk):
                 raise CorruptLayoutError(
                     f"{entry.uri} does not continue the other chunks of its list: {mismatch}"
                 )
@@ -747,89 +691,52 @@ def chunk_episode(
     return writer.finalize_manifest()
 
 
-class JoinedBits:
-    """Packed sign bits of several chunks as those of the whole, joined on first use."""
-
-    def __init__(self, lengths: Sequence[int], opened: Callable[[int], Channel]) -> None:
-        self.spec = TensorSpec(dtype_named("u8"), ())
-        first = next((index for index, length in enumerate(lengths) if length), None)
-        dims = 0 if first is None else opened(first).length // -(-lengths[first] // 8)
-        self.length = dims * -(-sum(lengths) // 8)
-        self._lengths = lengths
-        self._opened = opened
-        self._whole: NDArray[np.uint8] | None = None
-
-    def rows(self, start: int, end: int) -> NDArray[Any]:
-        """Bytes [start, end) of the packed whole."""
-        if self._whole is None:
-            signs = [
-                unpack_residual(self._opened(index).data, length)
-                for index, length in enumerate(self._lengths)
-                if length
-            ]
-            packed = pack_residual(np.concatenate(signs)) if signs else b""
-            self._whole = np.frombuffer(packed, np.uint8)
-        return self._whole[start:end]
+_I64 = tensor_spec("i64")
 
 
 def slice_episode(episode: WShardEpisode, start: int, end: int) -> WShardEpisode:
     """Steps [start, end) of an episode, lazily; channels with their own clock are cut at the same times."""
-    # The position of the episode in a longer one is not that of its parts.
-    cut = replace(
-        episode, length=end - start, timestamps_ns=None, blocks={}, chunk_index=None, total_chunks=None,
-        timestep_range=(start, end),
-    )  # fmt: skip
     times = episode.times_ns()
     low = times[start] if start else None
     high = times[end] if end < episode.length else None
     is_ordered = _never_fall(times)
-    for name in ("observations", "actions"):
-        channels = getattr(episode, name).items()
-        setattr(cut, name, {k: _cut(c, start, end, low, high, is_ordered) for k, c in channels})
-    for name in ("omens", "uncerts"):
-        lanes = getattr(episode, name).data
-        setattr(cut, name, {key: _cut(each, start, end, None, None) for key, each in lanes.items()})
-    lanes = episode.residuals.data
-    cut.residuals = {k: _cut_residual(k, c, start, end, episode.length) for k, c in lanes.items()}  # type: ignore[assignment]
-    for name in ("rewards", "terminations", "truncations"):
-        flag = getattr(episode, name)
-        setattr(cut, name, None if flag is None else _cut(flag, start, end, None, None))
+
+    def cut(block: str, channel: Channel) -> Channel:
+        first, last, clock = start, end, channel.clock_source
+        lane, _, key = block.partition("/")
+        if lane == "residual" and is_sign_bits(key, channel.row_source.spec):
+            return _cut_bits(key, channel, start, end, episode.length)
+        if clock is None and channel.length != episode.length:
+            raise SchemaMismatchError("this residual cannot be cut by step", block=block)
+        if clock is not None:
+            stamps = clock.rows(0, clock.length)
+            if (low is not None or high is not None) and not (is_ordered and _never_fall(stamps)):
+                raise SchemaMismatchError(
+                    "has a clock of its own, and cannot be cut by times that go back",
+                    block=channel.name,
+                    hint="Keep the episode in one file, or give it times that increase.",
+                )
+            first = 0 if low is None else int(np.searchsorted(stamps, low))
+            last = clock.length if high is None else int(np.searchsorted(stamps, high))
+            clock = slice_rows(clock, first, last)
+        rows = slice_rows(channel.row_source, first, last)
+        return Channel.over(channel.name, rows, clock=clock, about=channel.about)
+
+    part = episode.map_channels(cut)
+    part.length, part.timestep_range = end - start, (start, end)
+    # The position of the episode in a longer one is not that of its parts.
+    part.chunk_index = part.total_chunks = None
+    part.blocks = dict(episode.blocks) if start == 0 else {}
     if (clock := episode.clock_source) is not None:
-        cut.set_clock(SlicedRows(clock, start, end))
-    if start == 0:
-        cut.blocks = dict(episode.blocks)
-    return cut
+        part.set_clock(slice_rows(clock, start, end))
+    return part
 
 
 def _never_fall(stamps: NDArray[np.int64]) -> bool:
     return not bool(np.any(stamps[1:] < stamps[:-1]))
 
 
-def _cut(
-    channel: Channel, start: int, end: int, low_ns: Any, high_ns: Any, is_ordered: bool = True
-) -> Channel:
-    clock = channel.clock_source
-    if clock is not None:
-        stamps = clock.rows(0, clock.length)
-        if (low_ns, high_ns) != (None, None) and not (is_ordered and _never_fall(stamps)):
-            raise SchemaMismatchError(
-                "has a clock of its own, and cannot be cut by times that go back",
-                block=channel.name,
-                hint="Keep the episode in one file, or give it times that increase.",
-            )
-        start = 0 if low_ns is None else int(np.searchsorted(stamps, low_ns))
-        end = clock.length if high_ns is None else int(np.searchsorted(stamps, high_ns))
-        clock = SlicedRows(clock, start, end)
-    return Channel.over(
-        channel.name, SlicedRows(channel.row_source, start, end), clock=clock, about=channel.about
-    )
-
-
-def _cut_residual(key: str, channel: Channel, start: int, end: int, length: int) -> Channel:
-    if not is_sign_bits(key, channel.row_source.spec):
-        if channel.length != length:
-            raise SchemaMismatchError("this residual cannot be cut by step", block=f"residual/{key}")
-        return _cut(channel, start, end, None, None)
+def _cut_bits(key: str, channel: Channel, start: int, end: int, length: int) -> Channel:
     try:
         signs = unpack_residual(channel.data, length)[start:end]
     except CorruptLayoutError as error:
@@ -838,71 +745,60 @@ def _cut_residual(key: str, channel: Channel, start: int, end: int, length: int)
     return Channel(key, np.frombuffer(pack_residual(signs), np.uint8), about=channel.about)
 
 
-def join_episodes(lengths: Sequence[int], opened: Callable[[int], WShardEpisode]) -> WShardEpisode:
+OpenChunk = Callable[[int], WShardEpisode]
+
+
+def join_episodes(lengths: Sequence[int], open_chunk: OpenChunk) -> WShardEpisode:
     """One episode over its chunks; only the first chunk is opened until rows of others are read."""
-    first = opened(0)
-    whole = replace(first, length=sum(lengths), chunk_index=None, total_chunks=None, timestep_range=None)
-    join = _Join(lengths, opened)
-    for name in ("observations", "actions", "omens", "uncerts"):
-        lanes = getattr(first, name).data
-        setattr(whole, name, {key: join.channel(name, key, each) for key, each in lanes.items()})
-    whole.residuals = {key: join.residual(key, each) for key, each in first.residuals.data.items()}  # type: ignore[assignment]
-    for name in ("rewards", "terminations", "truncations"):
-        flag = getattr(first, name)
-        setattr(whole, name, None if flag is None else join.flag(name, flag))
-    if first.timestamps_ns is not None:
-        whole.set_clock(JoinedRows(_I64, lengths, join.timestamps))
+    first = open_chunk(0)
+    whole = first.map_channels(partial(_join_channel, lengths, open_chunk))
+    whole.length = sum(lengths)
+    whole.chunk_index = whole.total_chunks = whole.timestep_range = None
+    if first.clock_source is not None:
+        whole.set_clock(JoinedRows(_I64, lengths, partial(_part_times, open_chunk)))
     return whole
 
 
-class _Join:
-    """Joins the channels of one name over all chunks, which have the same channels."""
-
-    def __init__(self, lengths: Sequence[int], opened: Callable[[int], WShardEpisode]) -> None:
-        self._lengths = lengths
-        self._opened = opened
-
-    def channel(self, field: str, key: str, first: Channel) -> Channel:
-        lengths, clock = self._lengths, None
+def _join_channel(lengths: Sequence[int], open_chunk: OpenChunk, block: str, first: Channel) -> Channel:
+    lane, _, key = block.partition("/")
+    spec, clock = first.row_source.spec, None
+    if lane == "residual" and is_sign_bits(key, spec):
+        at, steps = next(((at, steps) for at, steps in enumerate(lengths) if steps), (0, 0))
+        dims = open_chunk(at).channel(block).length // -(-steps // 8) if steps else 0
+        read = partial(_join_bits, lengths, open_chunk, block)
+        rows: ChannelRows = FunctionRows(spec, dims * -(-sum(lengths) // 8), read)
+    else:
         if first.clock_source is not None:
             # A channel with its own clock has as many rows per chunk as its chunk states.
-            lengths = [self.find(field, key, index).length for index in range(len(self._lengths))]
-            clock = JoinedRows(_I64, lengths, partial(self.clock_rows, field, key))
-        rows = JoinedRows(first.row_source.spec, lengths, partial(self.channel_rows, field, key))
-        return Channel.over(key, rows, clock=clock, about=first.about)
-
-    def residual(self, key: str, first: Channel) -> Channel:
-        if not is_sign_bits(key, first.row_source.spec):
-            return self.channel("residuals", key, first)
-        bits = JoinedBits(self._lengths, partial(self.find, "residuals", key))
-        return Channel.over(key, bits, about=first.about)
-
-    def flag(self, field: str, first: Channel) -> Channel:
-        rows = JoinedRows(first.row_source.spec, self._lengths, partial(self.flag_rows, field))
-        return Channel.over(first.name, rows, about=first.about)
-
-    # Where the rows of one chunk are; methods, so that what is joined can go to another process.
-
-    def channel_rows(self, field: str, key: str, index: int) -> ChannelRows:
-        return self.find(field, key, index).row_source
-
-    def clock_rows(self, field: str, key: str, index: int) -> ChannelRows:
-        clock = self.find(field, key, index).clock_source
-        assert clock is not None
-        return clock
-
-    def flag_rows(self, field: str, index: int) -> ChannelRows:
-        flag: Channel = getattr(self._opened(index), field)
-        return flag.row_source
-
-    def timestamps(self, index: int) -> ChannelRows:
-        clock = self._opened(index).clock_source
-        assert clock is not None
-        return clock
-
-    def find(self, field: str, key: str, index: int) -> Channel:
-        found: Channel = getattr(self._opened(index), field).data[key]
-        return found
+            lengths = [open_chunk(index).channel(block).length for index in range(len(lengths))]
+            clock = JoinedRows(_I64, lengths, partial(_part_clock, open_chunk, block))
+        rows = JoinedRows(spec, lengths, partial(_part_rows, open_chunk, block))
+    return Channel.over(first.name, rows, clock=clock, about=first.about)
 
 
-_I64 = TensorSpec(dtype_named("i64"), ())
+# Functions of the module, so that what is joined can go to another process.
+
+
+def _part_rows(open_chunk: OpenChunk, block: str, index: int) -> ChannelRows:
+    return open_chunk(index).channel(block).row_source
+
+
+def _part_clock(open_chunk: OpenChunk, block: str, index: int) -> Any:
+    return open_chunk(index).channel(block).clock_source
+
+
+def _part_times(open_chunk: OpenChunk, index: int) -> Any:
+    return open_chunk(index).clock_source
+
+
+def _join_bits(
+    lengths: Sequence[int], open_chunk: OpenChunk, block: str, start: int, end: int
+) -> NDArray[Any]:
+    """Packed sign bits of several chunks as those of the whole."""
+    signs = [
+        unpack_residual(open_chunk(index).channel(block).data, length)
+        for index, length in enumerate(lengths)
+        if length
+    ]
+    packed = pack_residual(np.concatenate(signs)) if signs else b""
+    return np.frombuffer(packed, np.uint8)[start:end]

@@ -8,7 +8,7 @@ from collections import UserDict
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field
 from dataclasses import fields as dataclass_fields
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.arrays import DType, as_array, dtype_named, read_only
 from warpdata.bytekit.jsontext import plain_json
+from warpdata.bytekit.lazy import cached_property
 from warpdata.errors import (
     CorruptLayoutError,
     LimitExceededError,
@@ -29,17 +30,8 @@ from warpdata.formats.wshard import layout
 from warpdata.formats.wshard.channel import Channel
 from warpdata.formats.wshard.reader import ShardReader, Source, Verify
 from warpdata.formats.wshard.residual import error_residual, pack_residual, sign2nddiff
-from warpdata.formats.wshard.rows import ArrayRows, ChannelRows, TextRows
-from warpdata.formats.wshard.schema import (
-    ChannelSpec,
-    EpisodeSchema,
-    MetaSource,
-    TensorSpec,
-    Timebase,
-    guess_spec,
-    own_copy,
-    tensor_spec,
-)
+from warpdata.formats.wshard.rows import ArrayRows, ChannelRows, TextRows, is_stored
+from warpdata.formats.wshard.schema import BlockSpec, TensorSpec, Timebase, guess_spec, own_copy, tensor_spec
 
 if TYPE_CHECKING:
     from typing import Self
@@ -110,7 +102,14 @@ class _Branch(LaneMap):
         self._whole[f"{self._prefix}/{key}"] = value
 
 
-_FLAGS = {"rewards": layout.REWARD, "terminations": layout.DONE, "truncations": layout.TRUNCATED}
+FLAGS = {"rewards": layout.REWARD, "terminations": layout.DONE, "truncations": layout.TRUNCATED}
+"""Field of an episode -> block."""
+LANES = {
+    "observations": "signal", "actions": "action", "omens": "omen", "uncerts": "uncert", "residuals": "residual",
+}  # fmt: skip
+"""Field of an episode -> first part of the names of its blocks."""
+_FIELD_OF = {name: field for field, name in (*LANES.items(), *FLAGS.items())}
+_JSON_FIELDS = ("metadata", "models", "about")
 
 
 @suggests
@@ -144,8 +143,8 @@ class WShardEpisode:
             value = ChannelMap(value)
         elif name in ("omens", "uncerts", "residuals") and not isinstance(value, LaneMap):
             value = LaneMap(value)
-        elif name in _FLAGS and value is not None and not isinstance(value, Channel):
-            value = Channel(_FLAGS[name], value)
+        elif name in FLAGS and value is not None and not isinstance(value, Channel):
+            value = Channel(FLAGS[name], value)
         elif name == "timebase":
             value = Timebase.of(value)
         elif name == "timestep_range" and value is not None:
@@ -180,16 +179,17 @@ class WShardEpisode:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, WShardEpisode):
             return NotImplemented
-        clocks = self.timestamps_ns, other.timestamps_ns
-        mine, theirs = dict(self.__dict__), dict(other.__dict__)
-        del mine["timestamps_ns"], theirs["timestamps_ns"]
-        for name in ("metadata", "models", "about"):  # compared as JSON, which has no tuples
-            mine[name], theirs[name] = plain_json(mine[name]), plain_json(theirs[name])
-        blocks = mine.pop("blocks"), theirs.pop("blocks")
-        same_blocks = {k: bytes(v) for k, v in blocks[0].items()} == {
-            k: bytes(v) for k, v in blocks[1].items()
+        return self._comparable() == other._comparable()
+
+    def _comparable(self) -> dict[str, Any]:
+        """Every field in a form that == compares: times as bytes, metadata as JSON, which has no tuples."""
+        times = self.timestamps_ns
+        return {
+            **self.__dict__,
+            **{name: plain_json(getattr(self, name)) for name in _JSON_FIELDS},
+            "blocks": {name: bytes(data) for name, data in self.blocks.items()},
+            "timestamps_ns": None if times is None else times.tolist(),
         }
-        return mine == theirs and same_blocks and _same_array(*clocks)
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -200,10 +200,8 @@ class WShardEpisode:
     @property
     def clock_source(self) -> ChannelRows | None:
         """The source of the timestamps of the steps; None if they follow a rate."""
-        held = self.__dict__["timestamps_ns"]
-        if isinstance(held, np.ndarray):
-            return ArrayRows(held, TensorSpec(dtype_named("i64"), ()))
-        return None if held is None else held.source
+        source: ChannelRows | None = self.__dict__["timestamps_ns"]
+        return source
 
     @property
     def is_chunked(self) -> bool:
@@ -212,19 +210,25 @@ class WShardEpisode:
 
     def clone(self) -> Self:
         """An episode of its own: changing it leaves this one as it is; rows in a file are not read."""
-        made = copy.copy(self)
-        made.observations = ChannelMap({key: each.clone() for key, each in self.observations.items()})
-        made.actions = ChannelMap({key: each.clone() for key, each in self.actions.items()})
-        for name in ("omens", "uncerts", "residuals"):
-            setattr(made, name, {key: each.clone() for key, each in getattr(self, name).data.items()})
-        for name in _FLAGS:
-            flag = getattr(self, name)
-            setattr(made, name, None if flag is None else flag.clone())
-        for name in ("metadata", "models", "about"):
+        made = self.map_channels(lambda _, channel: channel.clone())
+        for name in _JSON_FIELDS:
             setattr(made, name, copy.deepcopy(getattr(self, name)))
         made.blocks = dict(self.blocks)
-        if isinstance(stamps := self.__dict__["timestamps_ns"], np.ndarray):
-            made.timestamps_ns = stamps.copy()
+        if isinstance(self.clock_source, ArrayRows):
+            made.timestamps_ns = self.clock_source.array.copy()
+        return made
+
+    def map_channels(self, change: Callable[[str, Channel], Channel]) -> Self:
+        """A copy whose channels, rewards and flags are `change(block, channel)`."""
+        made = copy.copy(self)
+        for name, lane in LANES.items():
+            channels: ChannelMap = getattr(self, name)
+            new = type(channels)()
+            new.data = {key: change(f"{lane}/{key}", each) for key, each in channels.data.items()}
+            setattr(made, name, new)
+        for name, block in FLAGS.items():
+            flag = getattr(self, name)
+            setattr(made, name, None if flag is None else change(block, flag))
         return made
 
     @property
@@ -255,13 +259,34 @@ class WShardEpisode:
 
     def lanes(self) -> Iterator[tuple[str, Channel]]:
         """Every channel with its block name, in the order they are stored."""
-        for name, channel in self.observations.data.items():
-            yield f"signal/{name}", channel
-        for name, channel in self.actions.data.items():
-            yield f"action/{name}", channel
-        for prefix, lane in (("omen", self.omens), ("uncert", self.uncerts), ("residual", self.residuals)):
-            for name in lane.data:
-                yield f"{prefix}/{name}", lane.data[name]
+        for name, lane in LANES.items():
+            for key, channel in getattr(self, name).data.items():
+                yield f"{lane}/{key}", channel
+
+    def flags(self) -> Iterator[tuple[str, Channel]]:
+        """Rewards and flags that there are, with their block names."""
+        for name, block in FLAGS.items():
+            if (flag := getattr(self, name)) is not None:
+                yield block, flag
+
+    def channel(self, block: str) -> Channel:
+        """The channel, rewards or flags of a block."""
+        lane, _, key = block.partition("/")
+        channel: Channel = (
+            getattr(self, _FIELD_OF[lane]).data[key] if key else getattr(self, _FIELD_OF[block])
+        )
+        return channel
+
+    def describe(self) -> dict[str, Any]:
+        """Everything but rows and times, by a name for messages, in a form that can be compared."""
+        facts = {name: plain_json(getattr(self, name)) for name in ("id", "env_id", "length", "models")}
+        facts["rate"] = self.timebase
+        facts["timestamps_ns"] = self.clock_source is not None
+        facts |= {f"metadata {key!r}": value for key, value in plain_json(self.metadata).items()}
+        facts |= {f"episode key {key!r}": value for key, value in plain_json(self.about).items()}
+        for name, channel in (*self.lanes(), *self.flags()):
+            facts[f"channel {name!r}"] = channel.describe()
+        return facts
 
     def times_ns(self) -> NDArray[np.int64]:
         """The time of each step in nanoseconds, from the timestamps or from the rate."""
@@ -335,7 +360,10 @@ class WShardEpisode:
                 f"length is {self.length!r:.40}, the number of steps was expected",
                 hint="Set length to the number of rows of the channels.",
             )
-        self._check_kinds()
+        for name, kind in _KINDS.items():
+            value = getattr(self, name)
+            if not isinstance(value, kind):
+                raise SchemaMismatchError(f"{name} is {type(value).__name__}, {kind.__name__} was expected")
         if self.chunk_index is None and (self.total_chunks, self.timestep_range) != (None, None):
             raise SchemaMismatchError(
                 "total_chunks and timestep_range belong to a chunk, and this has no chunk_index",
@@ -346,24 +374,15 @@ class WShardEpisode:
                 f"timestep_range: expected {self.length} steps, got {self.timestep_range}",
                 hint="Give the first step and the step after the last one.",
             )
-        for block, channel in self.lanes():
-            if channel.clock_source is None and not block.startswith("residual/"):
-                self._expect(block, channel.length)
-        for attribute, block in _FLAGS.items():
-            flag: Channel | None = getattr(self, attribute)
-            if flag is not None:
-                self._expect(block, flag.length)
-                if flag.row_shape != ():
-                    raise SchemaMismatchError(f"{attribute} is not one value per step", block=block)
-        if self.timestamps_ns is not None:
-            self._expect(layout.TIMESTAMPS_NS, len(self.timestamps_ns))
-
-    def _check_kinds(self) -> None:
-        """Fields that anything can be assigned to hold what the format has a place for."""
-        for name, kind in _KINDS.items():
-            value = getattr(self, name)
-            if not isinstance(value, kind):
-                raise SchemaMismatchError(f"{name} is {type(value).__name__}, {kind.__name__} was expected")
+        clocks = () if self.clock_source is None else ((layout.TIMESTAMPS_NS, self.clock_source.length),)
+        lanes = ((name, each.length) for name, each in self.lanes() if each.clock_source is None)
+        for block, rows in (*clocks, *lanes):
+            if not block.startswith("residual/"):
+                self._expect(block, rows)
+        for block, flag in self.flags():
+            self._expect(block, flag.length)
+            if flag.row_shape != ():
+                raise SchemaMismatchError("is not one value per step", block=block)
 
     def _expect(self, block: str, rows: int) -> None:
         if rows != self.length:
@@ -374,26 +393,12 @@ class WShardEpisode:
             )
 
     def __repr__(self) -> str:
-        parts = [f"id={self.id!r}", f"length={self.length}"]
-        parts += [
-            f"{name}={list(getattr(self, name))}"
-            for name in ("observations", "actions")
-            if getattr(self, name)
-        ]
-        parts += [
-            f"{name}={list(getattr(self, name))}"
-            for name in ("omens", "uncerts", "residuals")
-            if getattr(self, name)
-        ]
-        return f"WShardEpisode({', '.join(parts)})"
+        lanes = [f", {name}={list(getattr(self, name))}" for name in LANES if getattr(self, name)]
+        return f"WShardEpisode(id={self.id!r}, length={self.length}{''.join(lanes)})"
 
 
-_KINDS: dict[str, type] = {
-    "metadata": dict, "about": dict, "models": list, "blocks": dict
-}  # fmt: skip
-
+_KINDS: dict[str, type] = {"metadata": dict, "about": dict, "models": list, "blocks": dict}
 _NO_FIELDS = dict.fromkeys(each.name for each in dataclass_fields(WShardEpisode))
-
 _EMPTY_FIELDS: dict[str, Callable[[], Any]] = {
     each.name: each.default_factory
     for each in dataclass_fields(WShardEpisode)
@@ -405,38 +410,36 @@ class _LazyTimes:
     """Times that are read once, on first use; read-only, because they are in a file."""
 
     def __init__(self, source: ChannelRows) -> None:
-        self.source = source
-        self._array: NDArray[np.int64] | None = None
+        self._source, self.rows = source, source.rows
+        self.spec, self.length, self.is_stored = source.spec, source.length, is_stored(source)
 
-    @property
+    @cached_property
     def array(self) -> NDArray[np.int64]:
-        if self._array is None:
-            self._array = read_only(self.source.rows(0, self.source.length))
-            _LENT[id(self._array)] = self
-        return self._array
+        """All times."""
+        array = read_only(self._source.rows(0, self.length))
+        _LENT[id(array)] = self
+        return array
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"source": self.source, "_array": None}
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_LazyTimes, (self._source,))
 
 
 _LENT: WeakValueDictionary[int, _LazyTimes] = WeakValueDictionary()
-
-"""By the id of the array that was handed out: times put into another episode, as `dataclasses.replace` does, stay those
-of the file."""
+"""By the id of an array of times: put into another episode, as `dataclasses.replace` does, it stays one of a file."""
 
 
 class _Clock:
-    """Reads `timestamps_ns` from its source on first use."""
+    """The field `timestamps_ns`: holds a source of times, gives and takes arrays."""
 
     def __get__(self, episode: WShardEpisode | None, owner: type) -> Any:
         if episode is None:
             return self
-        value = episode.__dict__["timestamps_ns"]
-        return value.array if isinstance(value, _LazyTimes) else value
+        source = episode.__dict__["timestamps_ns"]
+        return None if source is None else source.array
 
     def __set__(self, episode: WShardEpisode, value: Any) -> None:
-        held = _LENT.get(id(value)) or (None if value is None else _times(value))
-        episode.__dict__["timestamps_ns"] = held
+        source = None if value is None else _LENT.get(id(value)) or ArrayRows(_times(value), _I64)
+        episode.__dict__["timestamps_ns"] = source
 
 
 WShardEpisode.timestamps_ns = _Clock()  # type: ignore[assignment]
@@ -464,30 +467,10 @@ def _times(value: Any) -> NDArray[Any]:
     return array
 
 
-def _same_array(a: NDArray[Any] | None, b: NDArray[Any] | None) -> bool:
-    if a is None or b is None:
-        return a is b
-    return bool(np.array_equal(a, b))
-
-
-class EpisodeShard(MetaSource, Protocol):
-    """What an episode is made of: a shard in a file, or the plan of one that is about to be written."""
-
-    @property
-    def role(self) -> int: ...
-
-    @property
-    def schema(self) -> EpisodeSchema: ...
-
-    def view(self, name: str, /) -> memoryview: ...
-
-    def rows_of(self, name: str, spec: TensorSpec, length: int, /) -> ChannelRows: ...
-
-
 def load_wshard(
     source: Source | ShardReader, channels: Collection[str] | None = None, *, verify: Verify = "block"
 ) -> WShardEpisode:
-    """Open an episode: lazy, zero-copy for raw blocks.
+    """Open an episode: lazy, zero-copy for raw blocks; FormatError if the shard holds none.
 
     `channels` keeps only these ids or block names; rewards, flags and times are always there. `verify` chooses what is
     compared with a checksum, see `Verify`.
@@ -495,70 +478,61 @@ def load_wshard(
     shard = source if isinstance(source, ShardReader) else ShardReader.open(source, verify=verify)
     if isinstance(channels, str):
         raise TypeError(f"channels is a list of ids, not one string: use channels=[{channels!r}]")
-    return make_episode(shard, None if channels is None else set(channels))
-
-
-def make_episode(shard: EpisodeShard, wanted: set[str] | None = None) -> WShardEpisode:
-    """The episode a shard holds, or FormatError: the one set of rules for what is read and what may be written."""
     if shard.role != layout.ROLE_EPISODE:
         hint = "Open it with wd.open_episode()." if shard.role == layout.ROLE_CHUNK_LIST else None
         raise CorruptLayoutError(f"a shard of role {shard.role} is no episode", path=shard.path, hint=hint)
-    schema = shard.schema
-    index, total, steps = schema.chunk or (None, None, None)
-    episode = WShardEpisode.of(
-        {
-            "id": schema.id,
-            "env_id": schema.env_id,
-            "length": schema.length,
-            "timebase": schema.timebase,
-            "metadata": own_copy(schema.metadata),
-            "models": own_copy(schema.models),
-            "about": own_copy(schema.about),
-            "chunk_index": index,
-            "total_chunks": total,
-            "timestep_range": steps,
-        }
-    )
-    _Loader(shard, schema, wanted).fill(episode)
-    return episode
+    return _Loader(shard, None if channels is None else set(channels)).load()
 
 
-_META_BLOCKS = (layout.META_WSHARD, layout.META_EPISODE, layout.META_CHANNELS, layout.META_MODELS)
+_I64 = tensor_spec("i64")
+_META_BLOCKS = {layout.META_WSHARD, layout.META_EPISODE, layout.META_CHANNELS, layout.META_MODELS}
+_WIDE = {1: ("i8", "u8", 7), 2: ("f16", "i16", 10), 4: ("f32", "i32", 23), 8: ("f64", "i64", 52)}
+"""By bytes per step: what it is, what it is where all values are below two to this power and one is not zero."""
 
 
 class _Loader:
     """Assigns the blocks of one shard to the fields of one episode."""
 
-    def __init__(self, shard: EpisodeShard, schema: EpisodeSchema, wanted: set[str] | None) -> None:
-        self._shard = shard
-        self._schema = schema
+    def __init__(self, shard: ShardReader, wanted: set[str] | None) -> None:
+        self._shard, self._schema, self._sizes = shard, shard.schema, shard.sizes
         self._wanted = wanted
-        self._sizes = shard.sizes
-        self._left = dict(self._sizes)
         self._known: set[str] = set()
+        self._used = set(_META_BLOCKS)
 
-    def fill(self, episode: WShardEpisode) -> None:
-        for name in _META_BLOCKS:
-            self._left.pop(name, None)
-        for text in self._schema.texts.values():
-            self._left.pop(text.ends, None)
-        for spec in self._schema.channels:
+    def load(self) -> WShardEpisode:
+        """The episode; raises for anything that contradicts the schema."""
+        schema = self._schema
+        index, total, steps = schema.chunk
+        episode = WShardEpisode.of(
+            {
+                "id": schema.id,
+                "env_id": schema.env_id,
+                "length": schema.length,
+                "timebase": schema.timebase,
+                "metadata": own_copy(schema.metadata),
+                "models": own_copy(schema.models),
+                "about": own_copy(schema.about),
+                "chunk_index": index,
+                "total_chunks": total,
+                "timestep_range": steps,
+            }
+        )
+        for spec in schema.channels:
             self._add_channel(episode, spec)
-        fields = episode.__dict__
-        fields["rewards"] = self._flag(layout.REWARD, "f32")
-        fields["terminations"] = self._flag(layout.DONE, "u8")
-        fields["truncations"] = self._flag(layout.TRUNCATED, "u8")
-        self._left.pop(layout.TICKS, None)
-        if layout.TIMESTAMPS_NS in self._left:
-            del self._left[layout.TIMESTAMPS_NS]
-            episode.set_clock(self._numbers(layout.TIMESTAMPS_NS, _I64, self._schema.length))
+        for name, block in FLAGS.items():
+            episode.__dict__[name] = self._flag(block)
+        self._used |= {layout.TICKS, layout.TIMESTAMPS_NS}
+        self._used |= {spec.ends for spec in schema.lanes.values()}
+        if layout.TIMESTAMPS_NS in self._sizes:
+            episode.set_clock(self._numbers(layout.TIMESTAMPS_NS, _I64, schema.length))
         elif episode.timebase.type == "timestamps_ns":
             # One existing writer states this type and stores no times: its steps have a rate.
             episode.timebase = Timebase(tick_hz=episode.timebase.tick_hz)
-        for name in [name for name in self._left if not name.startswith(layout.AIDS)]:
-            if not self._add_unlisted(episode, name) and self._wants(name, name):
-                episode.blocks[name] = self._shard.view(name)
+        for name in self._sizes:
+            if name not in self._used and not name.startswith(layout.AIDS):
+                self._add_unlisted(episode, name)
         self._check_wanted()
+        return episode
 
     def _wants(self, channel_id: str, block: str) -> bool:
         if self._wanted is None:
@@ -568,23 +542,21 @@ class _Loader:
 
     def _check_wanted(self) -> None:
         """Raise ValueError for a requested channel that does not exist."""
-        if self._wanted is None:
-            return
-        self._known |= {*self._sizes, *layout.EXACT}
-        for name in sorted(self._wanted - self._known, key=str):
-            raise ValueError(f"no channel {name!r} in {self._shard.path}.{nearest(str(name), self._known)}")
+        known = {*self._known, *self._sizes, *layout.EXACT}
+        for name in sorted((self._wanted or set()) - known, key=str):
+            raise ValueError(f"no channel {name!r} in {self._shard.path}.{nearest(str(name), known)}")
 
-    def _add_channel(self, episode: WShardEpisode, spec: ChannelSpec) -> None:
-        self._left.pop(spec.block, None)
+    def _add_channel(self, episode: WShardEpisode, spec: BlockSpec) -> None:
+        self._used |= {spec.block, spec.ends}
         clock = None
         if spec.clock is not None:
-            self._left.pop(spec.clock, None)
+            self._used.add(spec.clock)
             clock = self._numbers(spec.clock, _I64, None)
         if not self._wants(spec.id, spec.block):
             return
         length = clock.length if clock else self._schema.length
         if spec.block in self._sizes:
-            rows = self._rows(spec.block, spec.tensor, length)
+            rows = self._rows(spec, length)
         elif length:
             raise CorruptLayoutError(
                 f"is missing, though channel {spec.id!r} is listed",
@@ -594,47 +566,41 @@ class _Loader:
             )
         else:  # a writer that never saw a step has nothing to store
             rows = ArrayRows(np.zeros((0, *spec.tensor.shape), spec.tensor.dtype.dtype), spec.tensor)
-        target = episode.observations if spec.lane == "signal" else episode.actions
-        key = spec.block.partition("/")[2]
-        target.data[key] = Channel.over(
-            key, rows, clock=clock, about=own_copy(spec.about) if spec.about else None
-        )
+        lane, _, key = spec.block.partition("/")
+        channels = episode.observations if lane == "signal" else episode.actions
+        channels.data[key] = Channel.over(key, rows, clock=clock, about=own_copy(spec.about))
 
-    def _add_unlisted(self, episode: WShardEpisode, name: str) -> bool:
-        """Add a lane, or an action that one existing writer does not list; False if the block is neither."""
-        lane, _, rest = name.partition("/")
-        field = _LANE_FIELDS.get(lane)
-        spec = self._schema.lanes.get(name) or guess_spec(name, self._sizes[name], self._schema)
-        if not rest or spec is None or field is None:
-            return False
-        if self._wants(rest, name):
-            rows = self._rows(name, spec, None if lane == "residual" else self._schema.length)
-            about = own_copy(self._schema.block_about.get(name))
-            getattr(episode, field)[rest] = Channel.over(rest, rows, about=about)
-        return True
+    def _add_unlisted(self, episode: WShardEpisode, name: str) -> None:
+        """Add a lane, an action that one existing writer does not list, or an uninterpreted block."""
+        lane, _, key = name.partition("/")
+        spec = self._schema.lanes.get(name)
+        if spec is None and (guess := guess_spec(name, self._sizes[name], self._schema)) is not None:
+            spec = BlockSpec(name, guess, {})
+        if not key or spec is None or lane == "signal" or lane not in _FIELD_OF:
+            if self._wants(name, name):
+                episode.blocks[name] = self._shard.view(name)
+        elif self._wants(key, name):
+            rows = self._rows(spec, None if lane == "residual" else self._schema.length)
+            getattr(episode, _FIELD_OF[lane])[key] = Channel.over(key, rows, about=own_copy(spec.about))
 
-    def _flag(self, name: str, dtype: str) -> Channel | None:
+    def _flag(self, name: str) -> Channel | None:
         """Rewards or flags: in their own block, or exactly as they were in a block beside it."""
-        is_there = self._left.pop(name, None) is not None
-        exact = self._schema.flags.get(name)
-        if exact is not None and not fits_own_block(name, exact):
-            self._left.pop(layout.EXACT[name], None)
-            return self._flag_channel(name, layout.EXACT[name], exact)
-        if not is_there or name in self._schema.absent:
-            return None
-        if self._schema.length and not self._sizes[name]:
-            return None  # One existing writer stores an empty block where there is no reward or done.
-        return self._flag_channel(name, name, exact or self._foreign_dtype(name, dtype))
+        self._used.add(name)
+        spec, length = self._schema.flags.get(name), self._schema.length
+        block, about = name, {} if spec is None else own_copy(spec.about)
+        if spec is not None and not fits_own_block(name, spec.tensor.dtype):
+            block = layout.EXACT[name]
+            self._used.add(block)
+        elif name not in self._sizes or name in self._schema.absent or (length and not self._sizes[name]):
+            return None  # one existing writer stores an empty block where there is no reward or done
+        tensor = self._foreign_flag(name) if spec is None else spec.tensor
+        return Channel.over(name, self._numbers(block, tensor, length), about=about)
 
-    def _flag_channel(self, name: str, block: str, dtype: DType) -> Channel:
-        rows = self._numbers(block, tensor_spec(dtype.name), self._schema.length)
-        return Channel.over(name, rows, about=own_copy(self._schema.block_about.get(name)))
-
-    def _foreign_dtype(self, name: str, expected: str) -> DType:
+    def _foreign_flag(self, name: str) -> TensorSpec:
         """One existing writer stores rewards and flags in any dtype and does not state which."""
         size, length = self._sizes[name], self._schema.length
-        plain = dtype_named(expected)
-        if size == plain.itemsize * length or not length or size % length or size // length not in _WIDE:
+        plain = tensor_spec("f32" if name == layout.REWARD else "u8")
+        if size == plain.row_bytes * length or not length or size % length or size // length not in _WIDE:
             return plain
         other, small, power = _WIDE[size // length]
         bits = np.frombuffer(self._shard.view(name), dtype_named(small).dtype)
@@ -642,15 +608,14 @@ class _Loader:
         # of single bytes only a small number below zero is likely to have the highest bit.
         limit = 1 << power
         is_small = bits.any() and int(bits.min()) > -limit and int(bits.max()) < limit
-        return dtype_named(small if is_small else other)
+        return tensor_spec(small if is_small else other)
 
-    def _rows(self, name: str, spec: TensorSpec, length: int | None) -> ChannelRows:
+    def _rows(self, spec: BlockSpec, length: int | None) -> ChannelRows:
         """The rows of a channel: numbers, or text by the metadata."""
-        text = self._schema.texts.get(name)
-        if text is not None:
-            ends = self._numbers(text.ends, _I64, length)
-            return TextRows(self._numbers(name, spec, None), ends, text.encoding, name, self._shard.path)
-        return self._numbers(name, spec, length)
+        if not spec.encoding:
+            return self._numbers(spec.block, spec.tensor, length)
+        data, ends = self._numbers(spec.block, spec.tensor, None), self._numbers(spec.ends, _I64, length)
+        return TextRows(data, ends, spec.encoding, spec.block, self._shard.path)
 
     def _numbers(self, name: str, spec: TensorSpec, length: int | None) -> ChannelRows:
         """The rows of a block, after checking that its size is exactly that of dtype, shape and length."""
@@ -667,14 +632,6 @@ class _Loader:
                 path=self._shard.path,
             )
         return self._shard.rows_of(name, spec, length)
-
-
-_I64 = tensor_spec("i64")
-_LANE_FIELDS = {"action": "actions", "omen": "omens", "uncert": "uncerts", "residual": "residuals"}
-
-_WIDE = {1: ("i8", "u8", 7), 2: ("f16", "i16", 10), 4: ("f32", "i32", 23), 8: ("f64", "i64", 52)}
-
-"""By bytes per step: what it is, what it is where all values are below two to this power and one is not zero."""
 
 
 def fits_own_block(name: str, dtype: DType) -> bool:

@@ -18,7 +18,6 @@ from warpdata.errors import (
     BadMagicError,
     ChecksumError,
     CorruptLayoutError,
-    FormatError,
     LimitExceededError,
     TruncatedError,
     UnsupportedVersionError,
@@ -233,110 +232,94 @@ class BlockTable(NamedTuple):
     """Whether header and table carry our checksum; else only structure and name hashes were checked."""
 
 
-def unpack_header(start: memoryview, size: int, path: str) -> Header:
-    """The header, with everything checked that needs no other byte."""
+def unpack_header(start: memoryview, size: int) -> Header:
+    """The header, with everything checked that needs no other byte; errors of this module get their path later."""
     if start[:4] != MAGIC:
         if size == 0 or MAGIC.startswith(bytes(start[:4])):
-            raise TruncatedError(f"a file of {size} bytes is too short for a shard", path=path)
-        raise BadMagicError("not a shard: the file does not begin with SHRD", path=path)
+            raise TruncatedError(f"a file of {size} bytes is too short for a shard")
+        raise BadMagicError("not a shard: the file does not begin with SHRD")
     if len(start) < TABLE_OFFSET:
-        raise TruncatedError(f"a file of {size} bytes is too short for a shard", path=path)
+        raise TruncatedError(f"a file of {size} bytes is too short for a shard")
     header = Header._make(HEADER.unpack_from(start))
     if header.version != VERSION:
-        raise UnsupportedVersionError(f"shard version {header.version} is not known", path=path)
-    _check_header(header, size, path)
+        raise UnsupportedVersionError(f"shard version {header.version} is not known")
+    if header.index_entry_size != ENTRY_BYTES:
+        raise CorruptLayoutError(f"table entries of {header.index_entry_size} bytes, not 48")
+    if header.entry_count > MAX_ENTRIES:
+        raise LimitExceededError(f"{header.entry_count} blocks, at most 10,000,000 are allowed")
+    if header.alignment not in ALIGNMENTS:
+        raise CorruptLayoutError(f"alignment {header.alignment} is not 0, 16, 32 or 64")
+    _check_sections(header, size)
     return header
 
 
-def _check_header(header: Header, size: int, path: str) -> None:
-    if header.index_entry_size != ENTRY_BYTES:
-        raise CorruptLayoutError(f"table entries of {header.index_entry_size} bytes, not 48", path=path)
-    if header.entry_count > MAX_ENTRIES:
-        raise LimitExceededError(f"{header.entry_count} blocks, at most 10,000,000 are allowed", path=path)
-    if header.alignment not in ALIGNMENTS:
-        raise CorruptLayoutError(f"alignment {header.alignment} is not 0, 16, 32 or 64", path=path)
+def _check_sections(header: Header, size: int) -> None:
     if header.string_table_offset != TABLE_OFFSET + ENTRY_BYTES * header.entry_count:
-        raise CorruptLayoutError("the names do not follow the block table", path=path, hint=_SALVAGE_HINT)
+        raise CorruptLayoutError("the names do not follow the block table", hint=_SALVAGE_HINT)
     names = header.data_section_offset - header.string_table_offset
     if names < 0:
-        raise CorruptLayoutError("the data begins before the names", path=path)
+        raise CorruptLayoutError("the data begins before the names")
     if names > MAX_STRING_TABLE_BYTES:
-        raise LimitExceededError(f"{names} bytes of names, at most 100 MB are allowed", path=path)
+        raise LimitExceededError(f"{names} bytes of names, at most 100 MB are allowed")
     if header.total_file_size != size:
         kind = TruncatedError if size < header.total_file_size else CorruptLayoutError
-        raise kind(f"the file has {size} bytes, its header states {header.total_file_size}", path=path)
+        raise kind(f"the file has {size} bytes, its header states {header.total_file_size}")
     if header.data_section_offset > size:
-        raise TruncatedError("the file ends inside its block table", path=path)
+        raise TruncatedError("the file ends inside its block table")
 
 
-def parse_table(
-    header: Header, head: memoryview, size: int, path: str, *, allow_overlap: bool = False
-) -> BlockTable:
+def parse_table(header: Header, head: memoryview, size: int, *, allow_overlap: bool = False) -> BlockTable:
     """Read the block table from the first `data_section_offset` bytes of a shard."""
-    is_checksummed = _check_mark(header, head, path)
+    is_checksummed = _check_mark(header, head)
     names = bytes(head[header.string_table_offset : header.data_section_offset])
     default = CODEC_DEFAULTS.get(header.compression_default, "none")
     blocks: dict[str, Block] = {}
     position, is_ordered = header.data_section_offset, True
     for entry in ENTRY.iter_unpack(head[TABLE_OFFSET : header.string_table_offset]):
         name_hash, name_at, name_bytes, flags, offset, disk_size, raw_size, crc, content_type, _ = entry
-        name = _name(names[name_at : name_at + name_bytes], name_bytes, path)
-        if not is_checksummed:
-            _check_name_hash(name, name_hash, path)
+        name = valid_name(names[name_at : name_at + name_bytes], name_bytes)
+        if not is_checksummed and name_hash not in (xxh64(name.encode()), fnv1a64(name.encode())):
+            raise CorruptLayoutError("the hash of the name is wrong", block=name)
         if name in blocks:
-            raise CorruptLayoutError("two blocks have this name", block=name, path=path)
+            raise CorruptLayoutError("two blocks have this name", block=name)
         if raw_size > MAX_BLOCK_BYTES or disk_size > MAX_BLOCK_BYTES:
-            raise LimitExceededError(f"{max(raw_size, disk_size)} bytes are too many", block=name, path=path)
-        codec, is_seekable = _STORAGE.get(flags) or _default_storage(
-            flags, default, disk_size == raw_size, name, path
-        )
+            raise LimitExceededError(f"{max(raw_size, disk_size)} bytes are too many", block=name)
+        codec, is_seekable = _STORAGE.get(flags, (None, False))
+        if flags == ENTRY_COMPRESSED:
+            # Two existing writers set only this bit, even where nothing was saved and the block is raw.
+            codec = "none" if disk_size == raw_size else default
+        elif codec is None:
+            raise CorruptLayoutError(f"unknown storage flags 0x{flags:04x}", block=name)
         if codec == "none" and raw_size != disk_size:
-            raise CorruptLayoutError("stored raw, but its two sizes differ", block=name, path=path)
+            raise CorruptLayoutError("stored raw, but its two sizes differ", block=name)
         fields = (name, codec, is_seekable, offset, disk_size, raw_size, crc, content_type)
         blocks[name] = tuple.__new__(Block, fields)  # twice as fast as Block(…)
         is_ordered = is_ordered and offset >= position
         position = offset + disk_size
     if not allow_overlap and not (is_ordered and position <= size):
-        _check_ranges(blocks.values(), header.data_section_offset, size, path)
+        _check_ranges(blocks.values(), header.data_section_offset, size)
     return BlockTable(header, blocks, is_checksummed)
 
 
-def _check_ranges(blocks: Iterable[Block], position: int, size: int, path: str) -> None:
+def _check_ranges(blocks: Iterable[Block], position: int, size: int) -> None:
     """Raise unless the blocks share no byte with each other or the table; their order in the table means nothing."""
-    for block in sorted(blocks, key=lambda each: each.data_offset):
+    for block in sorted(blocks, key=lambda block: block.data_offset):
         if not block.disk_size:
             continue
         if block.data_offset < position:
-            raise CorruptLayoutError(
-                "overlaps what is before it", block=block.name, path=path, hint=_SALVAGE_HINT
-            )
+            raise CorruptLayoutError("overlaps what is before it", block=block.name, hint=_SALVAGE_HINT)
         position = block.data_offset + block.disk_size
         if position > size:
-            raise TruncatedError("is past the end of the file", block=block.name, path=path)
+            raise TruncatedError("is past the end of the file", block=block.name)
 
 
-_STORAGE = {flags: (codec, False) for codec, flags in ENTRY_FLAGS.items()}
-
+_STORAGE: dict[int, tuple[str | None, bool]] = {flags: (codec, False) for codec, flags in ENTRY_FLAGS.items()}
 _STORAGE[ENTRY_FLAGS["zstd"] | ENTRY_SEEKABLE] = ("zstd", True)
 
 
-def _default_storage(flags: int, default: str, is_same_size: bool, name: str, path: str) -> tuple[str, bool]:
-    """Two existing writers set only the compressed bit, even where nothing was saved and the block is raw."""
-    if flags != ENTRY_COMPRESSED:
-        raise CorruptLayoutError(f"unknown storage flags 0x{flags:04x}", block=name, path=path)
-    return ("none" if is_same_size else default), False
-
-
-def _name(raw: bytes, size: int, path: str) -> str:
-    try:
-        return _valid_name(raw, size)
-    except FormatError as error:
-        raise type(error)(error.message, path=path) from None
-
-
 @lru_cache(maxsize=4096)
-def _valid_name(raw: bytes, size: int) -> str:
-    """The name in these bytes; the files of a set have the same names, so they are decoded once."""
+def valid_name(raw: bytes, size: int) -> str:
+    """The block name in these bytes; the files of a set have the same names, so they are decoded once."""
     if len(raw) != size:
         raise CorruptLayoutError("the name of a block is outside the table of names")
     if not 0 < size <= MAX_NAME_BYTES:
@@ -350,22 +333,16 @@ def _valid_name(raw: bytes, size: int) -> str:
     return name
 
 
-def _check_name_hash(name: str, stated: int, path: str) -> None:
-    raw = name.encode()
-    if stated not in (xxh64(raw), fnv1a64(raw)):
-        raise CorruptLayoutError("the hash of the name is wrong", block=name, path=path)
-
-
-def _check_mark(header: Header, head: memoryview, path: str) -> bool:
+def _check_mark(header: Header, head: memoryview) -> bool:
     """Check our table checksum; a file without it has zeros there, anything else is damage."""
     if header.reserved != bytes(8):
-        raise CorruptLayoutError("reserved header bytes are not zero", path=path)
+        raise CorruptLayoutError("reserved header bytes are not zero")
     if header.table_mark == bytes(4) and header.table_crc32c == 0:
         return False
     if header.table_mark != MARK:
-        raise CorruptLayoutError("the mark of the table checksum is damaged", path=path)
+        raise CorruptLayoutError("the mark of the table checksum is damaged")
     if table_crc32c(head, header.data_section_offset) != header.table_crc32c:
-        raise ChecksumError("header, block table or names were changed", path=path)
+        raise ChecksumError("header, block table or names were changed")
     return True
 
 
@@ -373,16 +350,6 @@ def table_crc32c(head: memoryview, end: int) -> int:
     """The checksum over the first 48 header bytes, the table and the names with their padding."""
     start = crc32c(head[:MARKED_HEADER_BYTES])
     return crc32c(head[TABLE_OFFSET:end], start)
-
-
-def check_names(names: Iterable[str], path: str) -> None:
-    """Raise unless each of these can be the name of a block; which names collide, the table shows."""
-    for name in names:
-        try:
-            raw = name.encode()
-        except UnicodeEncodeError:
-            raise CorruptLayoutError(f"the block name {name!r:.80} is not UTF-8", path=path) from None
-        _name(raw, len(raw), path)
 
 
 def data_offset_for(names: Sequence[str]) -> int:
@@ -403,20 +370,14 @@ def pack_table(blocks: Sequence[Block], total_file_size: int, role: int, data_of
     )  # fmt: skip
     rows, position = [], 0
     for block, name in zip(blocks, names, strict=True):
-        rows.append(ENTRY.pack(*_entry(block, name, position)))
+        flags = ENTRY_FLAGS[block.codec] | (ENTRY_SEEKABLE if block.is_seekable else 0)
+        place = block.data_offset, block.disk_size, block.raw_size, block.crc32c, block.content_type
+        rows.append(ENTRY.pack(xxh64(name), position, len(name), flags, *place, 0))
         position += len(name)
     body = (b"".join(rows) + b"".join(names)).ljust(header.data_section_offset - TABLE_OFFSET, b"\0")
     head = HEADER.pack(*header) + body
     crc = table_crc32c(memoryview(head), header.data_section_offset)
     return HEADER.pack(*header._replace(table_crc32c=crc)) + body
-
-
-def _entry(block: Block, name: bytes, name_offset: int) -> Entry:
-    flags = ENTRY_FLAGS[block.codec] | (ENTRY_SEEKABLE if block.is_seekable else 0)
-    return Entry(
-        xxh64(name), name_offset, len(name), flags, block.data_offset, block.disk_size, block.raw_size,
-        block.crc32c, block.content_type, 0,
-    )  # fmt: skip
 
 
 # The two hashes of the container, by the names its users know.

@@ -24,9 +24,17 @@ from warpdata.bytekit.io.ranges import (
 )
 from warpdata.bytekit.jsontext import parse_json_object
 from warpdata.bytekit.lazy import BLOCK_CACHE
-from warpdata.errors import BlobNotFoundError, ChecksumError, CorruptLayoutError, FormatError, nearest
+from warpdata.bytekit.process.forks import Reopens
+from warpdata.errors import (
+    BlobNotFoundError,
+    ChecksumError,
+    CorruptLayoutError,
+    FormatError,
+    add_path,
+    require_word,
+)
 from warpdata.formats.wshard import layout
-from warpdata.formats.wshard.layout import Block, parse_table, unpack_header
+from warpdata.formats.wshard.layout import Block, BlockTable, parse_table, unpack_header
 from warpdata.formats.wshard.rows import BlockRows, PieceChecksums
 from warpdata.formats.wshard.schema import EpisodeSchema, TensorSpec, read_schema, tensor_specs
 
@@ -37,13 +45,10 @@ T = TypeVar("T")
 
 HEAD_BYTES = 64 << 10
 """The first read of a shard: header, table, names and usually all of the metadata."""
-
 LOCAL_HEAD_BYTES = 8 << 10
-"""The same on this machine, where another read costs little and a copy of 64 KiB does not."""
-
+"""The first read on this machine, where another read costs little and a copy of 64 KiB does not."""
 CHECK_STEP_BYTES = 32 << 20
 """A block that is only checked, not handed out, is read so much at a time."""
-
 _SMALL_BYTES = 128 << 10
 """Blocks that are decompressed or fetched, and held, as a whole."""
 
@@ -52,39 +57,51 @@ Verify = Literal["block", "window"] | bool
 """What is held against a checksum before it is handed out.
 
 `"block"` (or True): every byte. A window of a large raw block without checksums for windows (files of other
-programs) costs one reading of the whole block, once per reader. `"window"`: the same, but such a window is read
-alone and unchecked. False: the bytes of blocks are trusted.
+programs) costs one reading of the whole block, once per reader. `"window"`: such a window is read alone and
+unchecked, everything else is checked. False: the bytes of blocks are trusted.
 """
 
 
-class ShardReader:
-    """An open shard: its table was read and checked, its blocks are read on demand."""
+class ShardReader(Reopens):
+    """An open shard: its table was read and checked, its blocks are read on demand.
+
+    With `table` the file's own table is not read; for files whose table is damaged.
+    """
 
     # Opening is short enough for these to be felt: what an instance does not have yet stands here.
     _owner = 0
     _specs: dict[str, TensorSpec] | None = None
     _schema: EpisodeSchema | None = None
     _sizes: dict[str, int] | None = None
+    _head = memoryview(b"")
 
-    def __init__(self, reader: RangeReader, *, verify: Verify = "block") -> None:
-        self._reader = reader
-        if verify not in ("block", "window", True, False):
-            near = nearest(str(verify), ("block", "window"))
-            raise ValueError(f"verify is 'block', 'window' or False, not {verify!r}.{near}")
+    def __init__(
+        self, reader: RangeReader, *, verify: Verify = "block", table: BlockTable | None = None
+    ) -> None:
+        if not isinstance(verify, bool):
+            require_word("verify", verify, ("block", "window"))
+        self.range_reader = reader
         self._verify = verify
-        self._is_local: bool = getattr(reader, "is_local", False)
+        self.is_local: bool = getattr(reader, "is_local", False)
         self.path = reader.name
-        retry_damaged(reader, self._open_table, [(0, min(reader.size, HEAD_BYTES))])
+        if table is None:
+            try:
+                table = retry_damaged(reader, self._read_table, [(0, min(reader.size, HEAD_BYTES))])
+            except FormatError as error:
+                raise add_path(error, self.path) from None
+        self.table = table
         self._verified: set[str] = set()
         self._pieces: dict[str, PieceChecksums | None] = {}
         self._seek_tables: dict[str, SeekTable] = {}
 
-    def _open_table(self) -> None:
+    def _read_table(self) -> BlockTable:
         """Read the head of the file: header, block table and names."""
-        first, size = LOCAL_HEAD_BYTES if self._is_local else HEAD_BYTES, self._reader.size
-        self._head = start = self._reader.read(0, first if first < size else size)
-        header = unpack_header(start, size, self.path)
-        self.table = parse_table(header, self._whole_head(header), size, self.path)
+        first, size = LOCAL_HEAD_BYTES if self.is_local else HEAD_BYTES, self.range_reader.size
+        self._head = head = self.range_reader.read(0, first if first < size else size)
+        header = unpack_header(head, size)
+        if header.data_section_offset > len(head):
+            head = self.range_reader.read(0, header.data_section_offset)
+        return parse_table(header, head, size)
 
     @classmethod
     def open(cls, source: Source, *, verify: Verify = "block") -> ShardReader:
@@ -111,41 +128,21 @@ class ShardReader:
         return self.table.header.role
 
     @property
-    def range_reader(self) -> RangeReader:
-        """Where the bytes come from."""
-        return self._reader
-
-    @property
     def size(self) -> int:
         """Bytes of the whole file."""
-        return self._reader.size
-
-    @property
-    def is_local(self) -> bool:
-        """Whether looking at the bytes costs nothing."""
-        return self._is_local
-
-    def name_hashes(self) -> dict[str, int]:
-        """The hash the table stores for each block name."""
-        header = self.table.header
-        head = self._whole_head(header)[layout.TABLE_OFFSET : header.string_table_offset]
-        return dict(zip(self.names, (fields[0] for fields in layout.ENTRY.iter_unpack(head)), strict=True))
+        return self.range_reader.size
 
     def __contains__(self, name: object) -> bool:
         return name in self.table.blocks
 
     def block(self, name: str) -> Block:
         """Where and how a block is stored."""
-        found = self.table.blocks.get(name)
-        if found is None:
+        block = self.table.blocks.get(name)
+        if block is None:
             raise BlobNotFoundError(
                 "no such block", block=name, path=self.path, hint="`warp inspect` lists the blocks of a file."
             )
-        return found
-
-    def raw_size(self, name: str) -> int:
-        """How many bytes a block has when it is decompressed."""
-        return self.block(name).raw_size
+        return block
 
     def read(self, name: str) -> bytes:
         """The decompressed, verified bytes of a block."""
@@ -156,28 +153,37 @@ class ShardReader:
         if self._owner and (kept := BLOCK_CACHE.get(self._owner, name)) is not None:
             return kept
         block = self.block(name)
-        return self._retry(block, partial(self._view, block))
+        try:
+            return self._view(block)
+        except FormatError as error:
+            return self._reread(block, error, partial(self._view, block))
 
     def _retry(self, block: Block, call: Callable[[], T]) -> T:
         """Return `call()`, which reads a block; a damaged block is read once more without cached copies of it."""
         try:
             return call()
-        except FormatError:
-            low, high = block.data_offset, block.data_offset + block.disk_size
-            if not drop_cached(self._reader, low, high):
-                raise
-            self._head = self._head[:low]
-            self._seek_tables.pop(block.name, None)
-        return call()
+        except FormatError as error:
+            return self._reread(block, error, call)
+
+    def _reread(self, block: Block, error: FormatError, call: Callable[[], T]) -> T:
+        low, high = block.data_offset, block.data_offset + block.disk_size
+        if not drop_cached(self.range_reader, low, high):
+            raise add_path(error, self.path, block.name) from None
+        self._head = self._head[:low]
+        self._seek_tables.pop(block.name, None)
+        try:
+            return call()
+        except FormatError as again:
+            raise add_path(again, self.path, block.name) from None
 
     def _view(self, block: Block) -> memoryview:
         name = block.name
+        data = self._stored(block, 0, block.disk_size)
         if block.is_seekable:
-            data = self._frames(block, 0, block.raw_size)
+            table = self._seek_table(block)
+            data = memoryview(table.decode_frames(0, table.frame_count, data[: table.disk_starts[-1]]))
         elif block.codec != "none":
-            data = memoryview(self._decode(block, self._stored(block, 0, block.disk_size)))
-        else:
-            data = self._stored(block, 0, block.disk_size)
+            data = memoryview(decode(block.codec, data, block.raw_size))
         if self._verify and name not in self._verified:
             if crc32c(data) != block.crc32c:
                 raise ChecksumError("checksum mismatch", block=name, path=self.path)
@@ -191,12 +197,12 @@ class ShardReader:
             self._keep(name, data)
         return data
 
-    def _keep(self, name: str, data: memoryview) -> None:
+    def _keep(self, key: Hashable, data: memoryview) -> None:
         if not self._owner:
             self._owner = BLOCK_CACHE.new_owner()
-        BLOCK_CACHE.put(self._owner, name, data)
+        BLOCK_CACHE.put(self._owner, key, data)
 
-    def stored(self, name: str) -> memoryview:
+    def read_stored(self, name: str) -> memoryview:
         """The bytes of a block as stored, compressed or not, verified by decoding them once."""
         self.view(name)
         block = self.block(name)
@@ -208,11 +214,7 @@ class ShardReader:
         try:
             return parse_json_object(data)
         except FormatError as error:
-            raise self._name(error, name) from None
-
-    def read_rows(self, name: str, start: int, end: int) -> NDArray[Any]:
-        """Rows [start, end) of a tensor block, reading and verifying only the bytes that hold them."""
-        return self.rows_as(name, self.spec(name), start, end)
+            raise add_path(error, self.path, name) from None
 
     @property
     def specs(self) -> dict[str, TensorSpec]:
@@ -230,54 +232,55 @@ class ShardReader:
 
     def spec(self, name: str) -> TensorSpec:
         """The dtype and shape of a tensor block, from the metadata of the episode."""
-        found = self.specs.get(name)
-        if found is None:
+        spec = self.specs.get(name)
+        if spec is None:
             self.block(name)
             raise CorruptLayoutError("the metadata does not describe it", block=name, path=self.path)
-        return found
+        return spec
+
+    def read_rows(self, name: str, start: int, end: int) -> NDArray[Any]:
+        """Rows [start, end) of a tensor block, reading and verifying only the bytes that hold them."""
+        return self.rows_as(name, self.spec(name), start, end)
 
     def rows_as(self, name: str, spec: TensorSpec, start: int, end: int) -> NDArray[Any]:
         """Rows [start, end) of a block that holds rows of this dtype and shape."""
-        block = self.block(name)
-        row = spec.row_bytes
+        block, row = self.block(name), spec.row_bytes
         if row == 0:
             return np.zeros((end - start, *spec.shape), spec.dtype.dtype)
         if not 0 <= start <= end <= block.raw_size // row:
             raise IndexError(f"rows [{start}, {end}) of {block.raw_size // row} in block {name!r}")
-        data = self._range(block, row, start * row, end * row)
+        data = self._retry(block, partial(self._window, block, row, start * row, end * row))
         return np.frombuffer(data, spec.dtype.dtype).reshape(end - start, *spec.shape)
 
     def rows_of(self, name: str, spec: TensorSpec, length: int) -> BlockRows:
         """The rows of a block, read on demand."""
         return BlockRows(self, name, spec, length)
 
-    def mapped(self, name: str) -> memoryview | None:
-        """The bytes of a large raw block where looking at them costs nothing, not yet verified; else None."""
+    def map_block(self, name: str) -> memoryview | None:
+        """All bytes of a block where looking at them costs nothing, else None; large ones are not yet verified.
+
+        Large raw blocks of this machine, and small blocks, which are verified.
+        """
         block = self.block(name)
-        if block.codec != "none" or block.raw_size <= layout.PIECES_FROM_BYTES:
+        is_raw = block.codec == "none"
+        if block.raw_size <= (layout.PIECES_FROM_BYTES if is_raw and self.is_local else _SMALL_BYTES):
+            return self.whole(name)
+        if not is_raw or block.raw_size <= layout.PIECES_FROM_BYTES:
             return None
-        if not self._is_local:
-            return resident(self._reader, block.data_offset, block.data_offset + block.disk_size)
+        if not self.is_local:
+            return resident(self.range_reader, block.data_offset, block.data_offset + block.disk_size)
         return self._stored(block, 0, block.disk_size)
 
     def check_not_truncated(self) -> None:
-        """Raise TruncatedError if the mapped file was cut; for users of `mapped` bytes, before they touch them."""
-        check_not_truncated(self._reader)
-
-    def small_view(self, name: str) -> memoryview | None:
-        """All bytes of a small block, decompressed and verified; None of a larger one."""
-        block = self.block(name)
-        is_mapped = block.codec == "none" and self._is_local
-        if block.raw_size > (layout.PIECES_FROM_BYTES if is_mapped else _SMALL_BYTES):
-            return None
-        return self.view(name)
+        """Raise TruncatedError if the mapped file was cut; for users of `map_block`, before they touch them."""
+        check_not_truncated(self.range_reader)
 
     def is_verified(self, name: str) -> bool:
         """Whether every byte of a raw block was verified by this reader, or is trusted."""
         if not self._verify or name in self._verified:
             return True
         pieces = self._pieces.get(name)
-        if pieces is not None and pieces.is_all_checked:
+        if pieces is not None and pieces.is_checked():
             self._verified.add(name)
         return name in self._verified
 
@@ -286,32 +289,19 @@ class ShardReader:
         if not self._verify or name in self._verified:
             return
         block, pieces = self.block(name), self.pieces(name, row_bytes)
-        if pieces is not None and not pieces.is_checked(start, end):
-            self._range(block, row_bytes, start * row_bytes, end * row_bytes)
         if pieces is None:
             self._retry(block, partial(self.check_block, block))
+        elif not pieces.is_checked(start, end):
+            self._retry(block, partial(self._window, block, row_bytes, start * row_bytes, end * row_bytes))
 
-    def _range(self, block: Block, row: int, start: int, end: int) -> memoryview:
-        return self._retry(block, partial(self._read_range, block, row, start, end))
-
-    def _read_range(self, block: Block, row: int, start: int, end: int) -> memoryview:
-        if block.codec == "none":
-            return self._raw_range(block, row, start, end)
+    def _window(self, block: Block, row: int, start: int, end: int) -> memoryview:
+        """Bytes [start, end) of a block of rows of `row` bytes, reading no more than is needed to verify them."""
         if block.is_seekable:
-            return self._frames(block, start, end)
-        return self._window_of_whole(block, start, end)
-
-    def _window_of_whole(self, block: Block, start: int, end: int) -> memoryview:
-        """Bytes [start, end) of a block that can only be had whole; it is kept, so that the next window is cheap."""
-        whole = self.view(block.name)
-        if self._is_local and block.codec == "none":
-            return whole[start:end]
-        self._keep(block.name, whole)
-        window = whole[start:end]
-        # A reference to a few rows must not keep the whole block in memory.
-        return window if 2 * len(window) >= len(whole) else memoryview(bytes(window))
-
-    def _raw_range(self, block: Block, row: int, start: int, end: int) -> memoryview:
+            out = np.empty(end - start, np.uint8)
+            self._copy_frames(block, start, out)
+            return out.data
+        if block.codec != "none":
+            return self._window_of_whole(block, start, end)
         if not self._verify or block.name in self._verified:
             kept = BLOCK_CACHE.get(self._owner, block.name) if self._owner else None
             return self._stored(block, start, end) if kept is None else memoryview(bytes(kept[start:end]))
@@ -319,7 +309,7 @@ class ShardReader:
             return self._window_of_whole(block, start, end)
         pieces = self.pieces(block.name, row)
         if pieces is None:
-            if self._verify != "window" and not self._is_local and block.raw_size <= BLOCK_CACHE.max_bytes:
+            if self._verify != "window" and not self.is_local and block.raw_size <= BLOCK_CACHE.max_bytes:
                 return self._window_of_whole(block, start, end)
             self.check_block(block)
             return self._stored(block, start, end)
@@ -328,47 +318,68 @@ class ShardReader:
         pieces.check(data, low, row, block.name, self.path)
         return data[start - low : end - low]
 
+    def _window_of_whole(self, block: Block, start: int, end: int) -> memoryview:
+        """Bytes [start, end) of a block that can only be had whole; it is kept, so that the next window is cheap."""
+        whole = self.view(block.name)
+        if self.is_local and block.codec == "none":
+            return whole[start:end]
+        self._keep(block.name, whole)
+        window = whole[start:end]
+        # A reference to a few rows must not keep the whole block in memory.
+        return window if 2 * len(window) >= len(whole) else memoryview(bytes(window))
+
     def pieces(self, name: str, row_bytes: int) -> PieceChecksums | None:
         """The piece checksums of a raw block, one for each of its pieces, or None if the file has none for it."""
         if name not in self._pieces:
             aux = layout.PIECES_PREFIX + name
-            found = PieceChecksums.unpack(self.view(aux), self.path) if aux in self else None
-            if found is not None and len(found.checksums) * found.rows * row_bytes < self.raw_size(name):
+            pieces = PieceChecksums.unpack(self.view(aux), self.path) if aux in self else None
+            if (
+                pieces is not None
+                and len(pieces.checksums) * pieces.rows * row_bytes < self.block(name).raw_size
+            ):
                 raise CorruptLayoutError("has fewer piece checksums than pieces", block=name, path=self.path)
-            self._pieces[name] = found
+            self._pieces[name] = pieces
         return self._pieces[name]
-
-    def is_seekable(self, name: str) -> bool:
-        """Whether a block is compressed in frames that are decoded one by one."""
-        return self.block(name).is_seekable
 
     def copy_frames(self, name: str, start: int, out: NDArray[np.uint8]) -> None:
         """Bytes of a seekable block from `start` on into `out`; its frames are kept, for windows that overlap."""
         block = self.block(name)
+        self._retry(block, partial(self._copy_frames, block, start, out))
+
+    def _copy_frames(self, block: Block, start: int, out: NDArray[np.uint8]) -> None:
         table, end = self._seek_table(block), start + len(out)
-        first, last = table.frames_for(start, end)
-        if not self._owner:
-            self._owner = BLOCK_CACHE.new_owner()
-        found = [BLOCK_CACHE.get(self._owner, (name, number)) for number in range(first, last)]
-        self._decode_missing(block, table, first, found)
-        for number, frame in enumerate(found, first):
-            assert frame is not None
-            low = table.raw_starts[number]
+        numbers = range(*table.frames_for(start, end))
+        frames = {n: BLOCK_CACHE.get(self._owner, (block.name, n)) for n in numbers}
+        missing = [number for number, frame in frames.items() if frame is None]
+        if missing:  # neighbours with one read
+            base = table.disk_starts[missing[0]]
+            stored = self._stored(block, base, table.disk_starts[missing[-1] + 1])
+        for number in numbers:
+            low, frame = table.raw_starts[number], frames[number]
+            if frame is None:
+                part = stored[table.disk_starts[number] - base : table.disk_starts[number + 1] - base]
+                frame = memoryview(table.decode_frames(number, number + 1, part))
+                self._keep((block.name, number), frame)
             begin, stop = max(start, low), min(end, low + len(frame))
             out[begin - start : stop - start] = np.frombuffer(frame, np.uint8)[begin - low : stop - low]
 
     def bring(self, name: str, row: int, runs: Sequence[Range]) -> None:
         """Bring what holds these runs of rows into a cache, if there is one, all of it at the same time."""
         block = self.block(name)
-        stored = {self._stored_for(block, row, start * row, end * row) for start, end in runs}
         base = block.data_offset
-        prefetch(self._reader, [(base + start, base + end) for start, end in sorted(stored) if end > start])
+        stored = {
+            self._retry(block, partial(self._stored_for, block, row, start * row, end * row))
+            for start, end in runs
+        }
+        prefetch(
+            self.range_reader, [(base + start, base + end) for start, end in sorted(stored) if end > start]
+        )
 
     def _stored_for(self, block: Block, row: int, start: int, end: int) -> Range:
         """The stored bytes of a block that are read for its bytes [start, end)."""
+        kept: Collection[Hashable] = BLOCK_CACHE.of(self._owner) if self._owner else ()
         if block.is_seekable:
             table = self._seek_table(block)
-            kept: Collection[Hashable] = BLOCK_CACHE.of(self._owner) if self._owner else ()
             missing = [n for n in range(*table.frames_for(start, end)) if (block.name, n) not in kept]
             return (table.disk_starts[missing[0]], table.disk_starts[missing[-1] + 1]) if missing else (0, 0)
         if block.codec == "none":
@@ -377,61 +388,23 @@ class ShardReader:
                 return pieces.span(start, end, row, block.raw_size)
             if self.is_verified(block.name) or self._verify == "window":
                 return start, end
-        kept_whole = self._owner and BLOCK_CACHE.get(self._owner, block.name) is not None
-        return (0, 0) if kept_whole else (0, block.disk_size)
-
-    def _decode_missing(
-        self, block: Block, table: SeekTable, first: int, frames: list[memoryview | None]
-    ) -> None:
-        """Decode the frames that are None, neighbours with one read, and keep them."""
-        missing = [index for index, frame in enumerate(frames) if frame is None]
-        if not missing:
-            return
-        low = first + missing[0]
-        base = table.disk_starts[low]
-        stored = self._stored(block, base, table.disk_starts[first + missing[-1] + 1])
-        for index in missing:
-            number = first + index
-            part = stored[table.disk_starts[number] - base : table.disk_starts[number + 1] - base]
-            try:
-                frame = memoryview(table.decode_frames(number, number + 1, part))
-            except FormatError as error:
-                raise self._name(error, block.name) from None
-            frames[index] = frame
-            BLOCK_CACHE.put(self._owner, (block.name, number), frame)
-
-    def _frames(self, block: Block, start: int, end: int) -> memoryview:
-        table = self._seek_table(block)
-        first, last = table.frames_for(start, end)
-        if first >= last:
-            return memoryview(b"")
-        stored = self._stored(block, table.disk_starts[first], table.disk_starts[last])
-        try:
-            raw = table.decode_frames(first, last, stored)
-        except FormatError as error:
-            raise self._name(error, block.name) from None
-        skip = start - table.raw_starts[first]
-        return memoryview(raw)[skip : skip + end - start]
+        return (0, 0) if block.name in kept else (0, block.disk_size)
 
     def _seek_table(self, block: Block) -> SeekTable:
-        if block.name not in self._seek_tables and (ahead := self._table_ahead(block)) is not None:
-            self._seek_tables[block.name] = ahead
-        if block.name not in self._seek_tables:
+        table = self._seek_tables.get(block.name) or self._table_ahead(block)
+        if table is None:
             size = block.disk_size
-            try:
-                length = seek_table_bytes(self._stored(block, max(0, size - FOOTER_BYTES), size))
-                if length > size:
-                    raise CorruptLayoutError("its seek table is larger than the block")
-                found = unpack_seek_table(self._stored(block, size - length, size), size, block.raw_size)
-            except FormatError as error:
-                raise self._name(error, block.name) from None
-            self._seek_tables[block.name] = found
-        return self._seek_tables[block.name]
+            length = seek_table_bytes(self._stored(block, max(0, size - FOOTER_BYTES), size))
+            if length > size:
+                raise CorruptLayoutError("its seek table is larger than the block")
+            table = unpack_seek_table(self._stored(block, size - length, size), size, block.raw_size)
+        self._seek_tables[block.name] = table
+        return table
 
     def _table_ahead(self, block: Block) -> SeekTable | None:
         """The seek table that stands before all data, where it saves a request; None where it is of no use."""
         name = layout.SEEK_PREFIX + block.name
-        if self._is_local or name not in self:
+        if self.is_local or name not in self:
             return None
         try:
             table = self.view(name)
@@ -440,16 +413,6 @@ class ShardReader:
         except FormatError:
             pass  # the block has its own, whose error is raised
         return None
-
-    def _decode(self, block: Block, stored: memoryview) -> bytes:
-        try:
-            return decode(block.codec, stored, block.raw_size)
-        except FormatError as error:
-            raise self._name(error, block.name) from None
-
-    def _name(self, error: FormatError, block: str) -> FormatError:
-        """The same error with the names of the block and the file."""
-        return type(error)(error.message, block=block, path=self.path)
 
     def check_block(self, block: Block) -> None:
         """Compare a raw block with its checksum, in parts of bounded size; ChecksumError if it differs."""
@@ -469,17 +432,12 @@ class ShardReader:
         if high <= len(self._head):
             return self._head[low:high]
         # A block of no bytes may have any offset.
-        return self._reader.read(low, high) if low < high else memoryview(b"")
-
-    def _whole_head(self, header: layout.Header) -> memoryview:
-        if header.data_section_offset <= len(self._head):
-            return self._head
-        return self._reader.read(0, header.data_section_offset)
+        return self.range_reader.read(low, high) if low < high else memoryview(b"")
 
     def close(self) -> None:
         """Close the file; returned arrays stay valid."""
         self.__del__()
-        self._reader.close()
+        self.range_reader.close()
 
     def __del__(self) -> None:
         if self._owner:
@@ -492,7 +450,4 @@ class ShardReader:
         self.close()
 
     def __repr__(self) -> str:
-        return f"ShardReader({self.path!r}, {len(self.names)} blocks, {self._reader.size} bytes)"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (partial(ShardReader, verify=self._verify), (self._reader,))
+        return f"ShardReader({self.path!r}, {len(self.names)} blocks, {self.range_reader.size} bytes)"

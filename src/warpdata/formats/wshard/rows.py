@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
+import bisect
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.arrays import DType, dtype_named
+from warpdata.bytekit.arrays import DType
 from warpdata.bytekit.checksum import crc32c, join_crc32c
 from warpdata.bytekit.jsontext import dump_json, parse_json
-from warpdata.errors import (
-    ChecksumError,
-    CorruptLayoutError,
-    FormatError,
-    SchemaMismatchError,
-)
+from warpdata.errors import ChecksumError, CorruptLayoutError, FormatError, SchemaMismatchError, add_path
 from warpdata.formats.wshard import layout
-from warpdata.formats.wshard.schema import TensorSpec
+from warpdata.formats.wshard.schema import ENCODINGS, TensorSpec, tensor_spec
 
 if TYPE_CHECKING:
     from typing import Self
@@ -40,9 +38,68 @@ class ChannelRows(Protocol):
         """Rows [start, end), reading no more than they need."""
 
 
-_STEPS_AT_ONCE = 64
+class ArrayRows:
+    """Rows of an array in memory."""
 
-"""Few enough that long values do not fill the memory: a value has no size before it is encoded."""
+    def __init__(self, array: NDArray[Any], spec: TensorSpec) -> None:
+        self.array = array
+        self.spec = spec
+        self.length = len(array)
+
+    def rows(self, start: int, end: int) -> NDArray[Any]:
+        """Rows [start, end) as a view."""
+        return self.array[start:end]
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionRows:
+    """Rows that a function reads on demand."""
+
+    spec: TensorSpec
+    length: int
+    rows: Callable[[int, int], NDArray[Any]]
+    is_stored: bool = False
+
+
+def slice_rows(rows: ChannelRows, start: int, end: int) -> ChannelRows:
+    """Rows [start, end) of another source."""
+    return FunctionRows(rows.spec, end - start, partial(_shifted, rows, start), is_stored(rows))
+
+
+def _shifted(rows: ChannelRows, offset: int, start: int, end: int) -> NDArray[Any]:
+    return rows.rows(offset + start, offset + end)
+
+
+class JoinedRows:
+    """The rows of several chunks one after the other; a chunk is opened when one of its rows is read."""
+
+    is_stored = True
+
+    def __init__(
+        self, spec: TensorSpec, lengths: Sequence[int], open_part: Callable[[int], ChannelRows]
+    ) -> None:
+        self.spec = spec
+        self.starts = [0, *itertools.accumulate(lengths)]
+        self.length = self.starts[-1]
+        self.open_part = open_part
+
+    def rows(self, start: int, end: int) -> NDArray[Any]:
+        """Rows [start, end); a view where one source holds them all, else a copy."""
+        parts = [np.zeros((0, *self.spec.shape), self.spec.dtype.dtype)] if start >= end else []
+        while start < end:
+            index = bisect.bisect_right(self.starts, start) - 1
+            low, high = self.starts[index : index + 2]
+            source = self.open_part(index)
+            if source.spec != self.spec or source.length != high - low:
+                raise CorruptLayoutError(f"chunk {index} does not hold the rows its list promises")
+            parts.append(source.rows(start - low, min(end, high) - low))
+            start = high
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def is_stored(rows: ChannelRows) -> bool:
+    """Whether rows come from a file: the program that wrote it decided what they hold."""
+    return getattr(rows, "is_stored", False)
 
 
 class ValueType(DType):
@@ -54,18 +111,11 @@ class ValueType(DType):
         self.name = name
         self.dtype = np.dtype(object)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (value_type, (self.name,))
 
-
-TEXT, JSON = ValueType("text"), ValueType("json")
-
+_VALUES = {name: TensorSpec(ValueType(name), ()) for name in ENCODINGS}
 CONTENT_TYPES = {"text": layout.CONTENT_TEXT, "json": layout.CONTENT_JSON}
-
-
-def value_type(name: str) -> ValueType:
-    """The type of text or of JSON channels by name."""
-    return {"text": TEXT, "json": JSON}[name]
+_VALUES_AT_ONCE = 64
+"""Few enough that long values do not fill the memory: a value has no size before it is encoded."""
 
 
 def is_text(dtype: DType) -> bool:
@@ -73,9 +123,9 @@ def is_text(dtype: DType) -> bool:
     return isinstance(dtype, ValueType)
 
 
-def text_spec(name: str) -> TensorSpec:
-    """One value per step."""
-    return TensorSpec(value_type(name), ())
+def text_spec(encoding: str) -> TensorSpec:
+    """One text or JSON value per step."""
+    return _VALUES[encoding]
 
 
 def encode_value(encoding: str, value: Any) -> bytes:
@@ -97,18 +147,15 @@ def decode_value(encoding: str, data: bytes, block: str, path: str) -> Any:
     except UnicodeDecodeError:
         raise CorruptLayoutError("holds text that is not UTF-8", block=block, path=path) from None
     except FormatError as error:
-        raise type(error)(error.message, block=block, path=path) from None
+        raise add_path(error, path, block) from None
 
 
 class TextRows:
     """Values out of a block of bytes and a block of ends."""
 
     def __init__(self, data: ChannelRows, ends: ChannelRows, encoding: str, block: str, path: str) -> None:
-        self._path = path
-        self._data = data
-        self._ends = ends
-        self._encoding = encoding
-        self._block = block
+        self.data, self.ends = data, ends
+        self._block, self._path = block, path
         self.spec = text_spec(encoding)
         self.length = ends.length
 
@@ -117,39 +164,32 @@ class TextRows:
         out = np.empty(end - start, object)
         if start == end:
             return out
-        known = self._ends.rows(max(0, start - 1), end).tolist()
-        bounds = known if start else [0, *known]
-        whole = self._data.length
-        in_order = all(low <= high for low, high in itertools.pairwise(bounds))
-        if (
-            not in_order
-            or bounds[0] < 0
-            or bounds[-1] > whole
-            or (end == self.length and bounds[-1] != whole)
-        ):
+        bounds = self.ends.rows(max(0, start - 1), end).tolist()
+        bounds = bounds if start else [0, *bounds]
+        whole, pairs = self.data.length, list(itertools.pairwise(bounds))
+        is_valid = bounds[0] >= 0 and bounds[-1] <= whole and all(low <= high for low, high in pairs)
+        if not is_valid or (end == self.length and bounds[-1] != whole):
             raise CorruptLayoutError(
                 "the ends of its values are not those of its bytes", block=self._block, path=self._path
             )
-        data = self._data.rows(bounds[0], bounds[-1]).tobytes()
-        for index in range(end - start):
-            low, high = bounds[index] - bounds[0], bounds[index + 1] - bounds[0]
-            out[index] = decode_value(self._encoding, data[low:high], self._block, self._path)
+        data, base = self.data.rows(bounds[0], bounds[-1]).tobytes(), bounds[0]
+        for index, (low, high) in enumerate(pairs):
+            raw = data[low - base : high - base]
+            out[index] = decode_value(str(self.spec.dtype), raw, self._block, self._path)
         return out
 
 
 class EncodedRows:
-    """The values of a text or JSON channel as bytes, encoded a window at a time; `ends` says where each ends."""
+    """The values of a text or JSON channel as bytes, encoded a window at a time; value k ends at `ends[k]`."""
 
-    spec = TensorSpec(dtype_named("u8"), ())
+    spec = tensor_spec("u8")
 
     def __init__(self, rows: ChannelRows, block: str) -> None:
-        self._rows = rows
-        self._encoding = str(rows.spec.dtype)
-        self._block = block
+        self._rows, self._block = rows, block
         sizes = np.zeros(rows.length, np.int64)
-        for start in range(0, rows.length, _STEPS_AT_ONCE):
-            values = self._encoded(start, min(start + _STEPS_AT_ONCE, rows.length))
-            sizes[start : start + len(values)] = [len(each) for each in values]
+        for start in range(0, rows.length, _VALUES_AT_ONCE):
+            values = self._encoded(start, min(start + _VALUES_AT_ONCE, rows.length))
+            sizes[start : start + len(values)] = [len(value) for value in values]
         self._last: tuple[range, bytes] = range(0), b""
         self.ends = np.cumsum(sizes)
         self.length = int(self.ends[-1]) if rows.length else 0
@@ -167,92 +207,11 @@ class EncodedRows:
         return np.frombuffer(self._last[1], np.uint8)[start - offset : end - offset]
 
     def _encoded(self, start: int, end: int) -> list[bytes]:
+        encoding = str(self._rows.spec.dtype)
         try:
-            return [encode_value(self._encoding, each) for each in self._rows.rows(start, end).tolist()]
+            return [encode_value(encoding, value) for value in self._rows.rows(start, end).tolist()]
         except ValueError as error:
             raise SchemaMismatchError(str(error), block=self._block) from None
-
-
-class ArrayRows:
-    """Rows of an array in memory."""
-
-    def __init__(self, array: NDArray[Any], spec: TensorSpec) -> None:
-        self.array = array
-        self.spec = spec
-        self.length = len(array)
-
-    def rows(self, start: int, end: int) -> NDArray[Any]:
-        """Rows [start, end) as a view."""
-        return self.array[start:end]
-
-
-class WatchedRows:
-    """Rows of another source, with a call for every stretch that was read: how many bytes it had."""
-
-    def __init__(self, rows: ChannelRows, on_bytes: Callable[[int], None]) -> None:
-        self._rows = rows
-        self._on_bytes = on_bytes
-        self.spec = rows.spec
-        self.length = rows.length
-
-    def rows(self, start: int, end: int) -> NDArray[Any]:
-        """Rows [start, end)."""
-        self._on_bytes((end - start) * self.spec.row_bytes)
-        return self._rows.rows(start, end)
-
-
-class SlicedRows:
-    """Rows [start, end) of another source."""
-
-    def __init__(self, rows: ChannelRows, start: int, end: int) -> None:
-        self.source = rows
-        self._start = start
-        self.spec = rows.spec
-        self.length = end - start
-
-    def rows(self, start: int, end: int) -> NDArray[Any]:
-        """Rows [start, end) counted from the start of the slice."""
-        return self.source.rows(self._start + start, self._start + end)
-
-
-class JoinedRows:
-    """The rows of several chunks one after the other; each is opened when one of its rows is asked for."""
-
-    is_stored = True
-
-    def __init__(
-        self, spec: TensorSpec, lengths: Sequence[int], opened: Callable[[int], ChannelRows]
-    ) -> None:
-        self.spec = spec
-        self._starts = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
-        self.length = int(self._starts[-1])
-        self._opened = opened
-
-    def rows(self, start: int, end: int) -> NDArray[Any]:
-        """Rows [start, end); a view where one source holds them all, else a copy."""
-        if start >= end:
-            return np.zeros((0, *self.spec.shape), self.spec.dtype.dtype)
-        first = int(np.searchsorted(self._starts, start, side="right")) - 1
-        last = int(np.searchsorted(self._starts, end, side="left"))
-        parts = [self._part(index, start, end) for index in range(first, last)]
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
-
-    def _part(self, index: int, start: int, end: int) -> NDArray[Any]:
-        low, high = int(self._starts[index]), int(self._starts[index + 1])
-        source = self._opened(index)
-        if source.spec != self.spec or source.length != high - low:
-            raise CorruptLayoutError(f"chunk {index} does not hold the rows its list promises")
-        return source.rows(max(start, low) - low, min(end, high) - low)
-
-
-def is_stored(rows: ChannelRows) -> bool:
-    """Whether rows come from a file as they are: whoever wrote it decided what they hold."""
-    return is_stored(rows.source) if isinstance(rows, SlicedRows) else getattr(rows, "is_stored", False)
-
-
-def rows_per_piece(row_bytes: int) -> int:
-    """How many rows one checksum covers."""
-    return max(1, layout.PIECE_BYTES // max(1, row_bytes))
 
 
 class PieceChecksums:
@@ -278,16 +237,12 @@ class PieceChecksums:
         """The bytes of an `aux/crc32c/…` block."""
         return layout.PIECES_HEADER.pack(self.rows) + self.checksums.astype("<u4").tobytes()
 
-    def is_checked(self, start_row: int, end_row: int) -> bool:
-        """Whether every piece of these rows was checked by this reader."""
-        return self._checked.find(0, start_row // self.rows, -(-end_row // self.rows)) < 0
+    def is_checked(self, start_row: int = 0, end_row: int | None = None) -> bool:
+        """Whether every piece of these rows, by default of all, was checked by this reader."""
+        end = len(self._checked) if end_row is None else -(-end_row // self.rows)
+        return self._checked.find(0, start_row // self.rows, end) < 0
 
-    @property
-    def is_all_checked(self) -> bool:
-        """Whether every piece was checked by this reader."""
-        return self._checked.find(0) < 0
-
-    def joined(self, piece_bytes: int, raw_size: int) -> int:
+    def join(self, piece_bytes: int, raw_size: int) -> int:
         """The checksum of the whole block, from those of its pieces."""
         *full, last = self.checksums.tolist()
         whole = 0
@@ -323,42 +278,37 @@ class BlockRows:
     """Rows of a block that stays in its shard."""
 
     is_stored = True
-    _array: NDArray[Any] | None = None
     _mapped: NDArray[Any] | None = None
     _is_checked = False
     _pieces: PieceChecksums | None = None
 
     def __init__(self, shard: ShardReader, block: str, spec: TensorSpec, length: int) -> None:
-        self._shard = shard
+        self.shard = shard
         self.block = block
         self.spec = spec
         self.length = length
 
-    @property
-    def shard(self) -> ShardReader:
-        """Where the block lies."""
-        return self._shard
-
     def rows(self, start: int, end: int) -> NDArray[Any]:
         """Rows [start, end); all of them come verified against the checksum of the block."""
         if start == 0 and end == self.length:
-            data = np.frombuffer(self._shard.whole(self.block), self.spec.dtype.dtype)
-            return data.reshape(self.length, *self.spec.shape)
-        if self._array is not None:
-            self._shard.check_not_truncated()
-            self._shard.verify_rows(self.block, self.spec.row_bytes, start, end)
-            return self._array[start:end]
-        if (mapped := self._shard.mapped(self.block)) is not None:
-            self._array = np.frombuffer(mapped, self.spec.dtype.dtype).reshape(self.length, *self.spec.shape)
-            return self.rows(start, end)
-        return self._shard.rows_as(self.block, self.spec, start, end)
+            return self._shaped(self.shard.whole(self.block))
+        mapped = self.mapped_rows()
+        if mapped is None:
+            return self.shard.rows_as(self.block, self.spec, start, end)
+        rows, check = mapped
+        if check is not None:
+            check(start, end)
+        return rows[start:end]
+
+    def _shaped(self, data: memoryview) -> NDArray[Any]:
+        return np.frombuffer(data, self.spec.dtype.dtype).reshape(self.length, *self.spec.shape)
 
     def read_windows(
         self, starts: NDArray[np.int64], out: NDArray[Any], places: NDArray[np.int64] | None = None
     ) -> None:
         """Rows from each start on, as many as a row of `out` holds, into that row of it (or the one `places` names).
 
-        All of them in one call: a raw block is copied from where it lies, a frame of a compressed one is decoded once.
+        All of them in one call: a raw block is copied from its mapping, a frame of a compressed one is decoded once.
         """
         width = out.shape[1]
         if len(starts) and (int(starts.min()) < 0 or int(starts.max()) + width > self.length):
@@ -373,22 +323,21 @@ class BlockRows:
                 if check is not None:
                     check(start, start + width)
                 out[place] = rows[start : start + width]
-            return
-        if self._shard.is_seekable(self.block) and out.flags.c_contiguous:
+        elif self.shard.block(self.block).is_seekable and out.flags.c_contiguous:
             size = self.spec.row_bytes
             parts = out.reshape(len(out), -1).view(np.uint8)
             for start, place in zip(starts.tolist(), targets, strict=True):
-                self._shard.copy_frames(self.block, start * size, parts[place])
-            return
-        for low, high, members in _near_together(starts, width, self._gap_rows()):
-            run = self.rows(low, high)
-            for member in members:
-                start = int(starts[member]) - low
-                out[targets[member]] = run[start : start + width]
+                self.shard.copy_frames(self.block, start * size, parts[place])
+        else:
+            for low, high, members in _near_together(starts, width, self._gap_rows()):
+                run = self.rows(low, high)
+                for member in members:
+                    start = int(starts[member]) - low
+                    out[targets[member]] = run[start : start + width]
 
     def rows_kept(self, rows: NDArray[np.int64]) -> NDArray[Any] | None:
         """Single rows of a block in frames, which are kept for neighbours; None of any other block."""
-        if not self._shard.is_seekable(self.block):
+        if not self.shard.block(self.block).is_seekable:
             return None
         out = np.empty((len(rows), 1, *self.spec.shape), self.spec.dtype.dtype)
         self.read_windows(rows, out)
@@ -397,34 +346,32 @@ class BlockRows:
     def mapped_rows(self) -> tuple[NDArray[Any], Callable[[int, int], bool] | None] | None:
         """All rows in place, and a function that checks a run of them before use; None if they are not mapped."""
         if self._mapped is None:
-            if not self.spec.row_bytes or not self.length:
+            data = self.shard.map_block(self.block) if self.spec.row_bytes and self.length else None
+            if data is None:
                 return None
-            found = self._shard.mapped(self.block) or self._shard.small_view(self.block)
-            if found is None:
-                return None
-            self._mapped = np.frombuffer(found, self.spec.dtype.dtype).reshape(self.length, *self.spec.shape)
+            self._mapped = self._shaped(data)
         else:
-            self._shard.check_not_truncated()
+            self.shard.check_not_truncated()
         return self._mapped, None if self._is_checked else self._check
 
     def _check(self, start: int, end: int) -> bool:
         """Raise unless these rows are as they were written; returns whether that is known of all rows now."""
         if not self._is_checked and (self._pieces is None or not self._pieces.is_checked(start, end)):
-            self._shard.verify_rows(self.block, self.spec.row_bytes, start, end)
-            self._is_checked = self._shard.is_verified(self.block)
-            self._pieces = None if self._is_checked else self._shard.pieces(self.block, self.spec.row_bytes)
+            self.shard.verify_rows(self.block, self.spec.row_bytes, start, end)
+            self._is_checked = self.shard.is_verified(self.block)
+            self._pieces = None if self._is_checked else self.shard.pieces(self.block, self.spec.row_bytes)
         return self._is_checked
 
     @property
     def is_far(self) -> bool:
         """Whether reading waits for a network."""
-        return not self._shard.is_local
+        return not self.shard.is_local
 
     def bring(self, rows: NDArray[np.int64]) -> None:
         """Fetch the bytes of these rows into a cache, if there is one and they are remote."""
         if self.is_far and self.spec.row_bytes:
             runs = [(low, high) for low, high, _ in _near_together(np.unique(rows), 1, self._gap_rows())]
-            self._shard.bring(self.block, self.spec.row_bytes, runs)
+            self.shard.bring(self.block, self.spec.row_bytes, runs)
 
     def _gap_rows(self) -> int:
         """How many rows between two windows are read along with them rather than apart."""
@@ -432,10 +379,10 @@ class BlockRows:
 
     def checksum(self) -> int:
         """CRC-32C of all rows, as the file states it."""
-        return self._shard.block(self.block).crc32c
+        return self.shard.block(self.block).crc32c
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_array": None, "_mapped": None, "_is_checked": False, "_pieces": None}
+        return {**self.__dict__, "_mapped": None, "_is_checked": False, "_pieces": None}
 
 
 def _near_together(starts: NDArray[np.int64], width: int, gap: int) -> Iterator[tuple[int, int, list[int]]]:

@@ -7,17 +7,17 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
 from warpdata._version import __version__
-from warpdata.bytekit.arrays import align_up, dtype_named
+from warpdata.bytekit.arrays import align_up
 from warpdata.bytekit.io.commit import NewFile, commit_file
 from warpdata.bytekit.io.ranges import BytesRangeReader, RangeReader
-from warpdata.bytekit.jsontext import dump_json, plain_json
+from warpdata.bytekit.jsontext import dump_json
 from warpdata.errors import (
+    CorruptLayoutError,
     FormatError,
     LimitExceededError,
     SchemaMismatchError,
@@ -27,170 +27,49 @@ from warpdata.errors import (
 )
 from warpdata.formats.wshard import layout
 from warpdata.formats.wshard.channel import Channel
-from warpdata.formats.wshard.episode import WShardEpisode, fits_own_block, make_episode
-from warpdata.formats.wshard.layout import (
-    Block,
-    check_names,
-    data_offset_for,
-    pack_table,
-    parse_table,
-    unpack_header,
-)
+from warpdata.formats.wshard.episode import FLAGS, WShardEpisode, fits_own_block, load_wshard
+from warpdata.formats.wshard.layout import Block, data_offset_for, pack_table, valid_name
+from warpdata.formats.wshard.reader import ShardReader
 from warpdata.formats.wshard.rows import (
     CONTENT_TYPES,
     ArrayRows,
     ChannelRows,
     EncodedRows,
+    FunctionRows,
     is_stored,
     is_text,
 )
-from warpdata.formats.wshard.schema import (
-    CHANNEL_KEYS,
-    EPISODE_KEYS,
-    EpisodeSchema,
-    TensorSpec,
-    check_channel_id,
-    read_schema,
-)
+from warpdata.formats.wshard.schema import CHANNEL_KEYS, EPISODE_KEYS, check_channel_id, tensor_spec
 from warpdata.formats.wshard.writer import Chooser, CompressionChoice, ShardWriter, check_compat
-
-
-class PlannedRows:
-    """Rows of which only dtype, shape and number are known."""
-
-    def __init__(self, spec: TensorSpec, length: int) -> None:
-        self.spec = spec
-        self.length = length
-
-    def rows(self, start: int, end: int) -> Any:
-        """A plan has no rows."""
-        raise NotImplementedError
-
-
-class PlannedShard:
-    """A shard that is about to be written: its metadata, and the names and sizes of its blocks."""
-
-    role = layout.ROLE_EPISODE
-
-    def __init__(self, meta: Mapping[str, bytes], sizes: Mapping[str, int], path: str) -> None:
-        self.path = path
-        self.sizes = sizes
-        self._meta = meta
-
-    @property
-    def schema(self) -> EpisodeSchema:
-        return read_schema(self)
-
-    def view(self, name: str) -> memoryview:
-        return memoryview(self._meta.get(name, b""))
-
-    def rows_of(self, _name: str, spec: TensorSpec, length: int) -> ChannelRows:
-        return PlannedRows(spec, length)
-
-
-def check_plan(
-    episode: WShardEpisode, meta: Mapping[str, bytes], sizes: list[tuple[str, int]], path: str
-) -> None:
-    """Raise SchemaMismatchError unless a file of these blocks would open again as the same episode."""
-    try:
-        _check_table([*((name, len(data)) for name, data in meta.items()), *sizes], path)
-        planned = {name: len(data) for name, data in meta.items()} | dict(sizes)
-        read = make_episode(PlannedShard(meta, planned, path))
-    except FormatError as error:
-        raise SchemaMismatchError(
-            f"would be refused by every reader: {error.message}",
-            hint="Change the episode so that it can be read back.",
-        ) from None
-    try:
-        wanted, found = _described(episode), _described(read)
-    except ValueError as error:
-        raise SchemaMismatchError(
-            f"metadata is not JSON: {error}", hint="Use strings as keys.", path=path
-        ) from None
-    for field, value in wanted.items():
-        if value != found[field]:
-            raise SchemaMismatchError(
-                f"{field} would not come back as it is: {value!r:.80} would be read as {found[field]!r:.80}",
-                hint="Give it a value that the format has a place for.",
-                path=path,
-            )
-
-
-def _check_table(blocks: list[tuple[str, int]], path: str) -> None:
-    """Pack a table of these blocks and read it by the rules of every table."""
-    pieces = [
-        (layout.PIECES_PREFIX + name, 4 + size // layout.PIECE_BYTES)
-        for name, size in blocks
-        if size > layout.PIECES_FROM_BYTES
-    ]
-    check_names([name for name, _ in blocks + pieces], path)
-    start = position = data_offset_for([name for name, _ in blocks + pieces])
-    table = []
-    for name, size in blocks + pieces:
-        table.append(Block(name, "none", False, position, size, size, 0, 0))
-        position = align_up(position + size, layout.ALIGNMENT)
-    packed = memoryview(pack_table(table, position, layout.ROLE_EPISODE, start))
-    parse_table(unpack_header(packed, position, path), packed, position, path)
-
-
-def _described(episode: WShardEpisode) -> dict[str, Any]:
-    """Everything of an episode but its rows, in a form that can be compared."""
-    described: dict[str, Any] = {
-        name: plain_json(getattr(episode, name))
-        for name in ("id", "env_id", "length", "metadata", "models", "chunk_index", "total_chunks", "about")
-    }
-    described["timebase"] = episode.timebase
-    described["timestep_range"] = None if episode.timestep_range is None else tuple(episode.timestep_range)
-    for name in ("observations", "actions", "omens", "uncerts", "residuals"):
-        channels: dict[str, Channel] = getattr(episode, name).data
-        described |= {f"{name}[{key!r}]": _channel(each) for key, each in channels.items()}
-        described[name] = sorted(channels)
-    for name in ("rewards", "terminations", "truncations"):
-        flag: Channel | None = getattr(episode, name)
-        described[name] = None if flag is None else _channel(flag)
-    described["blocks"] = sorted(episode.blocks)
-    described["timestamps_ns"] = episode.clock_source is not None
-    return described
-
-
-def _channel(channel: Channel) -> tuple[Any, ...]:
-    clock = channel.clock_source
-    return (
-        str(channel.dtype), channel.row_shape, channel.length, plain_json(channel.about),
-        None if clock is None else clock.length,
-    )  # fmt: skip
-
 
 _RESERVE_FROM_BYTES = 1 << 20
 _SMALL_BYTES = 64 << 10
 """Other blocks of at most this size are stored before the tensors, so that the first remote read has them."""
+_CHANNEL_LANES = ("signal/", "action/")
 
 
-@dataclass(frozen=True, slots=True)
-class _Tensor:
-    name: str
+class _Tensor(NamedTuple):
     rows: ChannelRows
     content_type: int = layout.CONTENT_RAW
 
     @property
-    def raw_size(self) -> int:
+    def size(self) -> int:
         return self.rows.length * self.rows.spec.row_bytes
 
 
-@dataclass(frozen=True, slots=True)
-class ShardPlan:
+class ShardPlan(NamedTuple):
     """Every block of a shard to be, in the order of the file: metadata, small blocks, tensors, and other bytes."""
 
     meta: dict[str, bytes]
     small: dict[str, RangeReader]
-    tensors: list[_Tensor]
+    tensors: dict[str, _Tensor]
     blocks: dict[str, RangeReader]
 
     @property
-    def sizes(self) -> list[tuple[str, int]]:
-        """Name and size of every block behind the metadata."""
-        small, others = ([(name, each.size) for name, each in b.items()] for b in (self.small, self.blocks))
-        return small + [(each.name, each.raw_size) for each in self.tensors] + others
+    def sizes(self) -> dict[str, int]:
+        """Size of every block behind the metadata."""
+        parts: tuple[Mapping[str, _Tensor | RangeReader], ...] = (self.small, self.tensors, self.blocks)
+        return {name: each.size for part in parts for name, each in part.items()}
 
 
 @suggests
@@ -215,7 +94,7 @@ def save_wshard(
     ):
         raise TypeError(f"expected a path or a binary file, got {type(path).__name__}")
     plan = plan_shard(episode, path if isinstance(path, str | os.PathLike) else "<stream>")
-    choose = Chooser(compression, [block for block, _ in plan.sizes], strict=strict)
+    choose = Chooser(compression, plan.sizes, strict=strict)
     if isinstance(path, str | os.PathLike):
         with commit_file(path, durable=durable) as out:
             _write_plan(plan, out, choose, progress)
@@ -230,22 +109,47 @@ def save_wshard(
 def _write_plan(
     plan: ShardPlan, out: NewFile, choose: Chooser, progress: Callable[[int, int], None] | None
 ) -> None:
-    if choose.is_raw:
-        out.reserve(_expected_bytes(plan.tensors))
-    names = [*plan.meta, *(name for name, _ in plan.sizes)]
-    writer = ShardWriter(out, names, on_rows=_counted(plan.tensors, progress))
+    total = sum(tensor.size for tensor in plan.tensors.values())
+    if choose.is_raw and total > _RESERVE_FROM_BYTES:
+        out.reserve(total + total // 1024 + (1 << 20))  # at least: data, table, metadata, padding, checksums
+    tensors = plan.tensors if progress is None else _count_rows(plan.tensors, total, progress)
+    writer = ShardWriter(out, [*plan.meta, *plan.sizes])
     for name, data in plan.meta.items():
         writer.add_bytes(name, data, layout.CONTENT_JSON)
     for name, reader in plan.small.items():
         writer.add_copy(name, reader, _content_type(name))
-    chosen = {tensor.name: choose(tensor.name, tensor.raw_size) for tensor in plan.tensors}
-    for tensor in plan.tensors:
-        writer.make_room(tensor.name, tensor.rows, chosen[tensor.name])
-    for tensor in plan.tensors:
-        writer.add_rows(tensor.name, tensor.rows, chosen[tensor.name], tensor.content_type)
+    for name, tensor in tensors.items():
+        writer.make_room(name, tensor.rows, choose(name, tensor.size))
+    for name, tensor in tensors.items():
+        writer.add_rows(name, tensor.rows, tensor.content_type)
     for name, reader in plan.blocks.items():
         writer.add_copy(name, reader, _content_type(name))
     writer.finish()
+
+
+def _count_rows(
+    tensors: dict[str, _Tensor], total: int, progress: Callable[[int, int], None]
+) -> dict[str, _Tensor]:
+    """The tensors, with a call of `progress` as (done, total) bytes whenever rows are read."""
+    done = 0
+
+    def watch(rows: ChannelRows) -> ChannelRows:
+        def read(start: int, end: int) -> Any:
+            nonlocal done
+            done += (end - start) * rows.spec.row_bytes
+            progress(min(done, total), total)
+            return rows.rows(start, end)
+
+        return FunctionRows(rows.spec, rows.length, read)
+
+    return {name: tensor._replace(rows=watch(tensor.rows)) for name, tensor in tensors.items()}
+
+
+def _content_type(block: str) -> int:
+    """What a block that is not a tensor holds, by its name."""
+    if block.startswith("meta/"):
+        return layout.CONTENT_JSON
+    return layout.CONTENT_TYPE_OF_MODALITY["video"] if block.startswith("video/") else layout.CONTENT_RAW
 
 
 def plan_shard(episode: WShardEpisode, path: str | os.PathLike[str]) -> ShardPlan:
@@ -255,32 +159,22 @@ def plan_shard(episode: WShardEpisode, path: str | os.PathLike[str]) -> ShardPla
         raise TypeError(f"save_wshard saves a WShardEpisode, not {type(episode).__name__}{hint}")
     try:
         episode.validate()
-        _check_rate(episode)
         _check_about(episode)
-        meta = {name: _json_bytes(value) for name, value in metadata_blocks(episode).items()}
-        others = {name: data for name, data in episode.blocks.items() if not _is_rows(data)}
-        blocks = {name: _block_bytes(name, data) for name, data in others.items()}
-        rows = [_Tensor(name, data) for name, data in episode.blocks.items() if _is_rows(data)]
-        small = {name: each for name, each in blocks.items() if each.size <= _SMALL_BYTES}
-        large = {name: each for name, each in blocks.items() if name not in small}
-        plan = ShardPlan(meta, small, [*_tensors(episode), *rows], large)
+        meta = _metadata_blocks(episode)
+        tensors = dict(_tensors(episode))
+        plan = ShardPlan(meta, {}, tensors, {})
+        for name, data in episode.blocks.items():
+            if name in tensors or name in meta:
+                raise SchemaMismatchError("two blocks have this name", block=name)
+            if hasattr(data, "rows") and hasattr(data, "spec"):  # rows of a tensor are stored like one
+                tensors[name] = _Tensor(data)
+                continue
+            reader = _block_bytes(name, data)
+            (plan.small if reader.size <= _SMALL_BYTES else plan.blocks)[name] = reader
     except WarpError as error:
         raise type(error)(error.message, hint=error.hint, path=path) from None
-    check_plan(episode, meta, plan.sizes, os.fspath(path))
+    _check_plan(episode, plan, os.fspath(path))
     return plan
-
-
-def _check_rate(episode: WShardEpisode) -> None:
-    try:
-        if episode.timestamps_ns is None:
-            episode.check_rate()
-    except LimitExceededError as error:
-        raise SchemaMismatchError(error.message, hint="Give it timestamps_ns, or fewer steps.") from None
-
-
-def _is_rows(data: Any) -> bool:
-    """Whether a block is given as rows of a tensor: then it is stored like one."""
-    return hasattr(data, "rows") and hasattr(data, "spec")
 
 
 def _block_bytes(name: str, data: Any) -> RangeReader:
@@ -294,51 +188,79 @@ def _block_bytes(name: str, data: Any) -> RangeReader:
 
 def _check_about(episode: WShardEpisode) -> None:
     """Raise if the user's keys collide with those of the format."""
-    if taken := sorted(EPISODE_KEYS & episode.about.keys()):
-        raise SchemaMismatchError(
-            f"about has the key {taken[0]!r}, which the format uses itself", hint="Use another key."
-        )
-    for block, channel in episode.lanes():
-        if block.startswith(("signal/", "action/")) and (
-            taken := sorted(CHANNEL_KEYS & channel.about.keys())
-        ):
-            hint = "Give the channel timestamps_ns instead." if taken[0] == "clock" else "Use another key."
+    named: list[tuple[str | None, frozenset[str]]] = [(None, EPISODE_KEYS & episode.about.keys())]
+    named += [
+        (block, CHANNEL_KEYS & channel.about.keys())
+        for block, channel in episode.lanes()
+        if block.startswith(_CHANNEL_LANES)
+    ]
+    for block, taken in named:
+        if taken:
+            hint = "Give the channel timestamps_ns instead." if "clock" in taken else "Use another key."
             raise SchemaMismatchError(
-                f"about has the key {taken[0]!r}, which the format uses itself", block=block, hint=hint
+                f"about has the key {min(taken)!r}, which the format uses itself", block=block, hint=hint
             )
 
 
-def _expected_bytes(tensors: list[_Tensor]) -> int:
-    """At least what a raw file takes: data, table, metadata, padding and piece checksums."""
-    data = sum(each.raw_size for each in tensors)
-    return data + data // 1024 + (1 << 20) if data > _RESERVE_FROM_BYTES else 0
+class _Head(BytesRangeReader):
+    """The first bytes of a file that is not written: the blocks behind them are empty."""
+
+    def __init__(self, head: bytes, size: int, path: str) -> None:
+        super().__init__(head, path)
+        self.size = size
 
 
-def _counted(
-    tensors: list[_Tensor], progress: Callable[[int, int], None] | None
-) -> Callable[[int], None] | None:
-    """Adds up what was read of the data and reports it as (done, total) bytes."""
-    if progress is None:
-        return None
-    total = sum(each.raw_size for each in tensors)
-    done = 0
+def _check_plan(episode: WShardEpisode, plan: ShardPlan, path: str) -> None:
+    """Raise SchemaMismatchError unless a file of these blocks would open again as the same episode."""
+    sizes = {name: len(data) for name, data in plan.meta.items()}
+    sizes |= plan.sizes
+    large = [layout.PIECES_PREFIX + name for name, size in sizes.items() if size > layout.PIECES_FROM_BYTES]
+    try:
+        for name in large:
+            if name in sizes:
+                raise CorruptLayoutError("two blocks have this name", block=name)
+            sizes[name] = layout.PIECES_HEADER.size
+        for name in sizes:
+            try:
+                valid_name(name.encode(), len(name.encode()))
+            except UnicodeEncodeError:
+                raise CorruptLayoutError(f"the block name {name!r:.80} is not UTF-8") from None
+        start = position = data_offset_for(list(sizes))
+        table, head = [], bytearray()
+        for name, size in sizes.items():
+            table.append(Block(name, "none", False, position, size, size, 0, 0))
+            head += bytes(position - start - len(head)) + plan.meta[name] if name in plan.meta else b""
+            position = align_up(position + size, layout.ALIGNMENT)
+        packed = pack_table(table, position, layout.ROLE_EPISODE, start)
+        read = load_wshard(ShardReader(_Head(packed + bytes(head), position, path), verify=False))
+    except FormatError as error:
+        raise SchemaMismatchError(
+            f"would be refused by every reader: {error.message}",
+            hint="Change the episode so that it can be read back.",
+        ) from None
+    try:
+        expected, actual = _facts(episode), _facts(read)
+    except ValueError as error:
+        raise SchemaMismatchError(
+            f"metadata is not JSON: {error}", hint="Use strings as keys.", path=path
+        ) from None
+    for name in [*expected, *actual]:
+        if expected.get(name) != actual.get(name):
+            values = f"{expected.get(name)!r:.80} would be read as {actual.get(name)!r:.80}"
+            raise SchemaMismatchError(
+                f"{name} would not come back as it is: {values}",
+                hint="Give it a value that the format has a place for.",
+                path=path,
+            )
 
-    def count(size_bytes: int) -> None:
-        nonlocal done
-        done += size_bytes
-        progress(min(done, total), total)
 
-    return count
-
-
-def _content_type(block: str) -> int:
-    """What a block that is not a tensor holds, by its name."""
-    if block.startswith("meta/"):
-        return layout.CONTENT_JSON
-    return layout.CONTENT_TYPE_OF_MODALITY["video"] if block.startswith("video/") else layout.CONTENT_RAW
+def _facts(episode: WShardEpisode) -> dict[str, Any]:
+    names = ("chunk_index", "total_chunks", "timestep_range")
+    placed = {name: getattr(episode, name) for name in names}
+    return {**episode.describe(), **placed, "blocks": sorted(episode.blocks)}
 
 
-def metadata_blocks(episode: WShardEpisode) -> dict[str, dict[str, Any]]:
+def _metadata_blocks(episode: WShardEpisode) -> dict[str, bytes]:
     """The JSON of the meta blocks of an episode."""
     blocks: dict[str, dict[str, Any]] = {
         layout.META_WSHARD: _meta_wshard(episode),
@@ -347,53 +269,41 @@ def metadata_blocks(episode: WShardEpisode) -> dict[str, dict[str, Any]]:
     }
     if episode.models:
         blocks[layout.META_MODELS] = {"models": episode.models}
-    return blocks
-
-
-def _json_bytes(value: dict[str, Any]) -> bytes:
     try:
-        return dump_json(value)
+        return {name: dump_json(value) for name, value in blocks.items()}
     except (TypeError, ValueError, RecursionError) as error:
         hint = "Use dicts, lists, strings, numbers, booleans and None."
         raise SchemaMismatchError(f"metadata is not JSON: {error}", hint=hint) from None
 
 
 def _meta_wshard(episode: WShardEpisode) -> dict[str, Any]:
-    exact = {}
-    for name, flag in _flags_of(episode):
-        if flag is not None and (name != layout.REWARD or flag.dtype != "f32" or flag.about):
-            exact[name] = {"dtype": str(flag.dtype), **({"about": flag.about} if flag.about else {})}
-    absent = [name for name, flag in _flags_of(episode) if flag is None and name != layout.TRUNCATED]
+    flags = dict(episode.flags())
+    exact = {
+        name: {"dtype": str(flag.dtype), **_about(flag)}
+        for name, flag in flags.items()
+        if name != layout.REWARD or flag.dtype != "f32" or flag.about
+    }
     lanes = [
-        _lane_json(name, channel)
+        {"block": name, **_type_json(name, channel), **_about(channel)}
         for name, channel in episode.lanes()
-        if not name.startswith(("signal/", "action/"))
+        if not name.startswith(_CHANNEL_LANES)
     ]
+    absent = [name for name in (layout.REWARD, layout.DONE) if name not in flags]
     return {
         "format": "W-SHARD", "version": 1, "writer": f"warpdata {__version__}", "residual_edges": "pad",
         "timebase": episode.timebase.to_json(), "lanes": lanes, "exact": exact, "absent": absent,
     }  # fmt: skip
 
 
-def _flags_of(episode: WShardEpisode) -> list[tuple[str, Channel | None]]:
-    return [
-        (layout.REWARD, episode.rewards),
-        (layout.DONE, episode.terminations),
-        (layout.TRUNCATED, episode.truncations),
-    ]
-
-
-def _lane_json(block: str, channel: Channel) -> dict[str, Any]:
-    about = {"about": channel.about} if channel.about else {}
-    return {"block": block, **_type_json(block, channel), **about}
+def _about(channel: Channel) -> dict[str, Any]:
+    return {"about": channel.about} if channel.about else {}
 
 
 def _type_json(block: str, channel: Channel) -> dict[str, Any]:
-    """Dtype and shape as every reader takes them; text is bytes to those who do not know where each value ends."""
+    """Dtype and shape as every reader takes them; text is bytes to readers that do not know `ends`."""
     if is_text(channel.dtype):
-        return {
-            "dtype": "u8", "shape": [], "encoding": str(channel.dtype), "ends": layout.ENDS_PREFIX + block
-        }  # fmt: skip
+        ends = layout.ENDS_PREFIX + block
+        return {"dtype": "u8", "shape": [], "encoding": str(channel.dtype), "ends": ends}
     return {"dtype": str(channel.dtype), "shape": list(channel.row_shape)}
 
 
@@ -419,112 +329,104 @@ def _meta_episode(episode: WShardEpisode) -> dict[str, Any]:
 def _meta_channels(episode: WShardEpisode) -> dict[str, Any]:
     channels = []
     for block, channel in episode.lanes():
-        lane, _, channel_id = block.partition("/")
-        _check_id(channel_id, block)
-        if lane in ("signal", "action"):
-            channels.append(_channel_json(lane, channel_id, channel))
-    return {"channels": channels, "modality_groups": _modality_groups(episode)}
-
-
-def _channel_json(lane: str, channel_id: str, channel: Channel) -> dict[str, Any]:
-    described: dict[str, Any] = {
-        "id": channel_id,
-        **_type_json(f"{lane}/{channel_id}", channel),
-        "signal_block": f"{lane}/{channel_id}",
-    }
-    if channel.clock_source is not None:
-        described["clock"] = clock_block(lane, channel_id)
-    if isinstance(kind := channel.modality, str) and kind in layout.CONTENT_TYPE_OF_MODALITY:
-        described["content_type_code"] = layout.CONTENT_TYPE_OF_MODALITY[kind]
-    elif is_text(channel.dtype):
-        described["content_type_code"] = CONTENT_TYPES[str(channel.dtype)]
-    return {**channel.about, **described}
-
-
-def _modality_groups(episode: WShardEpisode) -> dict[str, list[dict[str, str]]]:
-    return {
+        channel_id = block.partition("/")[2]
+        try:
+            check_channel_id(channel_id)
+        except ValueError as error:
+            raise SchemaMismatchError(str(error), block=block) from None
+        if not block.startswith(_CHANNEL_LANES):
+            continue
+        entry = {**channel.about, "id": channel_id, **_type_json(block, channel), "signal_block": block}
+        if channel.clock_source is not None:
+            entry["clock"] = _clock_block(block)
+        if isinstance(kind := channel.modality, str) and kind in layout.CONTENT_TYPE_OF_MODALITY:
+            entry["content_type_code"] = layout.CONTENT_TYPE_OF_MODALITY[kind]
+        elif is_text(channel.dtype):
+            entry["content_type_code"] = CONTENT_TYPES[str(channel.dtype)]
+        channels.append(entry)
+    groups = {
         group: [{"channel_id": channel.name, "modality": kind} for kind, channel in kinds.items()]
         for group, kinds in episode.modality_groups().items()
     }
+    return {"channels": channels, "modality_groups": groups}
 
 
-def clock_block(lane: str, channel_id: str) -> str:
+def _clock_block(block: str) -> str:
     """The name of the block that holds a channel's own clock."""
-    return f"time/{lane}/{channel_id}/timestamps_ns"
+    return f"time/{block}/timestamps_ns"
 
 
-def _check_id(channel_id: str, block: str) -> None:
-    try:
-        check_channel_id(channel_id)
-    except ValueError as error:
-        raise SchemaMismatchError(str(error), block=block) from None
-
-
-def _tensors(episode: WShardEpisode) -> Iterator[_Tensor]:
-    lanes = [_lane(name, channel) for name, channel in episode.lanes()]
-    yield from (each for each in lanes if each.name.startswith(("signal/", "action/")))
-    yield from _flags(episode)
-    yield _time(episode)
+def _tensors(episode: WShardEpisode) -> Iterator[tuple[str, _Tensor]]:
+    """The tensor blocks in the order of the file: channels, flags, times, clocks, ends of text, lanes of models."""
+    times = _time_tensor(episode)
+    lanes: dict[str, _Tensor] = {}
+    for block, channel in episode.lanes():
+        rows, kind = channel.row_source, layout.CONTENT_RAW
+        if is_text(channel.dtype):
+            rows, kind = EncodedRows(rows, block), CONTENT_TYPES[str(channel.dtype)]
+        lanes[block] = _Tensor(rows, kind)
+    yield from ((block, tensor) for block, tensor in lanes.items() if block.startswith(_CHANNEL_LANES))
+    yield from _flag_tensors(episode)
+    yield times
     for block, channel in episode.lanes():
         if channel.clock_source is not None:
-            lane, _, channel_id = block.partition("/")
-            if lane not in ("signal", "action"):
+            if not block.startswith(_CHANNEL_LANES):
                 raise SchemaMismatchError(
                     "only observations and actions have clocks of their own", block=block
                 )
             _check_increasing(channel.clock_source, block)
-            yield _Tensor(clock_block(lane, channel_id), channel.clock_source)
-    for each in lanes:
-        if isinstance(each.rows, EncodedRows):
-            yield _Tensor(layout.ENDS_PREFIX + each.name, _array("i64", each.rows.ends))
-    yield from (each for each in lanes if not each.name.startswith(("signal/", "action/")))
+            yield _clock_block(block), _Tensor(channel.clock_source)
+    for block, tensor in lanes.items():
+        if isinstance(tensor.rows, EncodedRows):
+            yield layout.ENDS_PREFIX + block, _array("i64", tensor.rows.ends)
+    yield from ((block, tensor) for block, tensor in lanes.items() if not block.startswith(_CHANNEL_LANES))
 
 
-def _lane(block: str, channel: Channel) -> _Tensor:
-    if is_text(channel.dtype):
-        return _Tensor(block, EncodedRows(channel.row_source, block), CONTENT_TYPES[str(channel.dtype)])
-    return _Tensor(block, channel.row_source)
-
-
-def _flags(episode: WShardEpisode) -> Iterator[_Tensor]:
+def _flag_tensors(episode: WShardEpisode) -> Iterator[tuple[str, _Tensor]]:
     """Rewards and flags in the dtypes existing readers take them for; what that would change is kept beside them."""
-    for name, flag in _flags_of(episode):
+    for field, name in FLAGS.items():
+        flag: Channel | None = getattr(episode, field)
+        dtype = "f32" if name == layout.REWARD else "u8"
         if flag is None:
             if name != layout.TRUNCATED:
-                yield _Tensor(name, _zeros("f32" if name == layout.REWARD else "u8", episode.length))
+                yield name, _array(dtype, np.zeros(episode.length, tensor_spec(dtype).dtype.dtype))
             continue
         if is_text(flag.dtype) or flag.clock_source is not None:
             raise SchemaMismatchError("holds one number per step, without a clock of its own", block=name)
-        if name != layout.REWARD and not is_stored(flag.row_source):
-            _check_flag(flag, name)
+        if name != layout.REWARD and not is_stored(flag.row_source) and not is_truth(flag):
+            raise SchemaMismatchError(
+                "holds values other than 0 and 1", block=name, hint="Give an array of bool."
+            )
         if fits_own_block(name, flag.dtype):
-            yield _Tensor(name, flag.row_source)
+            yield name, _Tensor(flag.row_source)
             continue
         with np.errstate(over="ignore", invalid="ignore"):
             plain = flag.data.astype(np.float32) if name == layout.REWARD else (flag.data != 0).view(np.uint8)
-        yield _Tensor(name, _array("f32" if name == layout.REWARD else "u8", plain))
-        yield _Tensor(layout.EXACT[name], flag.row_source)
+        yield name, _array(dtype, plain)
+        yield layout.EXACT[name], _Tensor(flag.row_source)
 
 
-def _check_flag(flag: Channel, name: str) -> None:
+def is_truth(flag: Channel) -> bool:
+    """Whether all values of a flag are 0 or 1."""
     values = flag.data.view(np.uint8) if flag.dtype == "bool" else flag.data
-    if np.any((values != 0) & (values != 1)):
-        raise SchemaMismatchError(
-            "holds values other than 0 and 1", block=name, hint="Say what is true with an array of bool."
-        )
+    return not np.any((values != 0) & (values != 1))
 
 
-def _time(episode: WShardEpisode) -> _Tensor:
+def _time_tensor(episode: WShardEpisode) -> tuple[str, _Tensor]:
     if (clock := episode.clock_source) is not None:
         _check_increasing(clock, layout.TIMESTAMPS_NS)
-        return _Tensor(layout.TIMESTAMPS_NS, clock)
+        return layout.TIMESTAMPS_NS, _Tensor(clock)
     if episode.timebase.type == "timestamps_ns":
         raise SchemaMismatchError("the timebase needs timestamps_ns", hint="Set episode.timestamps_ns.")
-    return _Tensor(layout.TICKS, _array("i32", np.arange(episode.length, dtype=np.int32)))
+    try:
+        episode.check_rate()
+    except LimitExceededError as error:
+        raise SchemaMismatchError(error.message, hint="Give it timestamps_ns, or fewer steps.") from None
+    return layout.TICKS, _array("i32", np.arange(episode.length, dtype=np.int32))
 
 
 def _check_increasing(clock: ChannelRows, block: str) -> None:
-    """Times that somebody stored are theirs to say; new ones increase, or nobody could look anything up in them."""
+    """Times in a file are saved as they are; new ones increase, or nothing could be looked up in them."""
     if is_stored(clock):
         return
     stamps = clock.rows(0, clock.length)
@@ -540,9 +442,5 @@ def _check_increasing(clock: ChannelRows, block: str) -> None:
         )
 
 
-def _zeros(dtype: str, length: int) -> ArrayRows:
-    return _array(dtype, np.zeros(length, dtype_named(dtype).dtype))
-
-
-def _array(dtype: str, array: Any) -> ArrayRows:
-    return ArrayRows(array, TensorSpec(dtype_named(dtype), ()))
+def _array(dtype: str, array: Any) -> _Tensor:
+    return _Tensor(ArrayRows(array, tensor_spec(dtype)))

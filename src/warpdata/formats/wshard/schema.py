@@ -5,57 +5,33 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache, wraps
-from typing import Any, NamedTuple, Protocol
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from warpdata.bytekit.arrays import DType, dtype_named
 from warpdata.bytekit.jsontext import parse_json_object
-from warpdata.errors import CorruptLayoutError, FormatError, nearest
+from warpdata.errors import CorruptLayoutError, FormatError, add_path, require_word
 from warpdata.formats.wshard import layout
 
+if TYPE_CHECKING:
+    from warpdata.formats.wshard.reader import ShardReader
+
 MAX_RANK = 16
-
 MAX_ROW_BYTES = 1 << 40
-
 DEFAULT_TICK_HZ = 30.0
-
 _MIN_HZ = 1e-9
-
 """Slower than a tick in thirty years, the time between two ticks is no number of nanoseconds."""
-
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
-
-CHANNEL_KEYS = frozenset({"id", "dtype", "shape", "signal_block", "clock", "content_type_code", "ends"})
-
-"""Keys of the format in the metadata of a channel; all others are the user's."""
-
-EPISODE_KEYS = frozenset(
-    {"episode_id", "id", "env_id", "length_T", "length_t", "timebase", "chunk_index", "total_chunks",
-     "timestep_range", "metadata"}
-)  # fmt: skip
-
-"""The same for the metadata of an episode."""
-
-ENCODINGS = ("text", "json")
-
 _MAX_COUNT = 1 << 48
-
-_SHARED_BYTES = 64 << 10
-
-
-class MetaSource(Protocol):
-    """The part of a shard that its schema is read from."""
-
-    path: str
-
-    @property
-    def sizes(self) -> Mapping[str, int]:
-        """Decompressed bytes of every block by name, in the order of the table."""
-
-    def view(self, name: str, /) -> memoryview:
-        """The decompressed bytes of a block."""
+_CACHED_BYTES = 64 << 10
+CHANNEL_KEYS = frozenset({"id", "dtype", "shape", "signal_block", "clock", "content_type_code", "ends"})
+"""Keys of the format in the metadata of a channel; all others are the user's."""
+_CHUNK_KEYS = frozenset({"chunk_index", "total_chunks", "timestep_range"})
+EPISODE_KEYS = _CHUNK_KEYS | {"episode_id", "id", "env_id", "length_T", "length_t", "timebase", "metadata"}
+"""Keys of the format in the metadata of an episode."""
+ENCODINGS = ("text", "json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +47,10 @@ class TensorSpec:
         object.__setattr__(self, "row_bytes", self.dtype.itemsize * math.prod(self.shape))
 
 
-class TextSpec(NamedTuple):
-    """A block of text or JSON values: its encoding, and the block that holds where each value ends."""
-
-    encoding: str
-    ends: str
+@lru_cache(maxsize=1024)
+def tensor_spec(dtype: str, shape: tuple[int, ...] = ()) -> TensorSpec:
+    """The spec of rows of this dtype and shape; files of one kind share theirs."""
+    return TensorSpec(dtype_named(dtype), shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +61,7 @@ class Timebase:
     tick_hz: float = DEFAULT_TICK_HZ
 
     def __post_init__(self) -> None:
-        if self.type not in ("ticks", "timestamps_ns"):
-            raise ValueError(
-                f"a timebase is 'ticks' or 'timestamps_ns', not {self.type!r:.40}."
-                f"{nearest(str(self.type), ('ticks', 'timestamps_ns'))}"
-            )
+        require_word("a timebase", self.type, ("ticks", "timestamps_ns"))
         if not (isinstance(self.tick_hz, int | float) and _MIN_HZ <= self.tick_hz <= sys.float_info.max):
             raise ValueError(f"tick_hz must be a positive number, not {self.tick_hz!r:.40}")
         object.__setattr__(self, "tick_hz", float(self.tick_hz))
@@ -118,15 +89,19 @@ class Timebase:
         return {"type": self.type, "tick_hz": self.tick_hz, "dt_ns": self.dt_ns}
 
 
-class ChannelSpec(NamedTuple):
-    """One channel as the metadata describes it."""
+class BlockSpec(NamedTuple):
+    """One block as the metadata describes it: of a channel, of a model's lane, of rewards or flags."""
 
-    id: str
-    lane: str
     block: str
     tensor: TensorSpec
-    clock: str | None
     about: dict[str, Any]
+    id: str = ""
+    clock: str | None = None
+    """The block with the timestamps of a channel that has its own clock."""
+    encoding: str = ""
+    """`text` or `json` where a row is one value of any length."""
+    ends: str = ""
+    """The block that holds the end of each such value."""
 
 
 class EpisodeSchema(NamedTuple):
@@ -136,22 +111,21 @@ class EpisodeSchema(NamedTuple):
     env_id: str
     length: int
     timebase: Timebase
-    channels: tuple[ChannelSpec, ...]
-    lanes: dict[str, TensorSpec]
-    texts: dict[str, TextSpec]
-    flags: dict[str, DType]
-    block_about: dict[str, dict[str, Any]]
-    absent: frozenset[str]
-    metadata: dict[str, Any]
-    models: list[Any]
-    chunk: tuple[int, int | None, tuple[int, int] | None] | None
-    about: dict[str, Any]
+    channels: tuple[BlockSpec, ...] = ()
+    lanes: Mapping[str, BlockSpec] = {}
+    flags: Mapping[str, BlockSpec] = {}
+    """Rewards and flags by the name of their own block, where the file states their dtype."""
+    absent: frozenset[str] = frozenset()
+    metadata: Mapping[str, Any] = {}
+    models: Sequence[Any] = ()
+    chunk: tuple[int | None, int | None, tuple[int, int] | None] = (None, None, None)
+    about: Mapping[str, Any] = {}
 
 
 def own_copy(value: Any) -> Any:
     """Copy a JSON value for an episode to change: readers share what was parsed."""
     if isinstance(value, dict):
-        return {key: own_copy(item) for key, item in value.items()}
+        return {key: own_copy(item) for key, item in value.items()} if value else {}
     return [own_copy(item) for item in value] if isinstance(value, list) else value
 
 
@@ -165,130 +139,134 @@ def check_channel_id(channel_id: str) -> None:
         )
 
 
-def read_schema(shard: MetaSource) -> EpisodeSchema:
+def read_schema(shard: ShardReader) -> EpisodeSchema:
     """Read the metadata of an episode shard, whichever program wrote it."""
-    block = layout.META_WSHARD
+    block, sizes = layout.META_WSHARD, shard.sizes
     try:
-        stated = _stated(bytes(shard.view(block))) if block in shard.sizes else _NOTHING_STATED
+        stated = _cached(_read_stated, bytes(shard.view(block))) if block in sizes else _Stated()
         block = layout.META_EPISODE
         episode = parse_json_object(_required(shard, block))
-        length = _length(episode, shard)
+        length = _length(episode, sizes)
         timebase = _timebase(episode.get("timebase"), stated.timebase)
         chunk = _chunk(episode, length)
-        identity = _text(episode, "episode_id", "id"), _text(episode, "env_id")
+        identity = text_at(episode, "episode_id", "id"), text_at(episode, "env_id")
         metadata = _object(episode.get("metadata"))
         about: dict[str, Any] = {key: episode[key] for key in episode if key not in EPISODE_KEYS}
         block = layout.META_CHANNELS
-        channels, texts = _listed(bytes(_required(shard, block)), tuple(shard.sizes))
+        channels = _cached(_read_channels, bytes(_required(shard, block)), tuple(sizes))
         block = layout.META_MODELS
-        models = _list(parse_json_object(shard.view(block)).get("models", [])) if block in shard.sizes else []
+        models = _list(parse_json_object(shard.view(block)).get("models", [])) if block in sizes else []
     except FormatError as error:
-        if error.path is not None:
-            raise
-        raise type(error)(error.message, block=block, path=shard.path) from None
-    except (ValueError, TypeError) as error:
+        raise add_path(error, shard.path, block) from None
+    except (ValueError, TypeError, OverflowError) as error:
         raise CorruptLayoutError(str(error), block=block, path=shard.path) from None
     return EpisodeSchema(
-        *identity, length, timebase, channels, stated.lanes, texts | stated.texts, stated.flags, stated.block_about,
-        stated.absent, metadata, models, chunk, about,
+        *identity, length, timebase, channels, stated.lanes, stated.flags, stated.absent, metadata, models, chunk, about
     )  # fmt: skip
 
 
 class _Stated(NamedTuple):
     """The contents of `meta/wshard`."""
 
-    timebase: object
-    lanes: dict[str, TensorSpec]
-    texts: dict[str, TextSpec]
-    flags: dict[str, DType]
-    block_about: dict[str, dict[str, Any]]
-    absent: frozenset[str]
+    timebase: object = None
+    lanes: Mapping[str, BlockSpec] = {}
+    flags: Mapping[str, BlockSpec] = {}
+    absent: frozenset[str] = frozenset()
 
 
-_NOTHING_STATED = _Stated(None, {}, {}, {}, {}, frozenset())
+def _cached(read: Any, text: bytes, *rest: Any) -> Any:
+    """Call a cached reader: the files of one recorder have the same texts. Long ones are not kept."""
+    return (read if len(text) <= _CACHED_BYTES else read.__wrapped__)(text, *rest)
 
 
-def _shared(read: Callable[..., Any]) -> Callable[..., Any]:
-    """Remember what was read from the last few texts: the files of one recorder have the same."""
-    remembered = lru_cache(maxsize=64)(read)
-
-    @wraps(read)
-    def reading(text: bytes, *rest: Any) -> Any:
-        return (remembered if len(text) <= _SHARED_BYTES else read)(text, *rest)
-
-    return reading
-
-
-@_shared
-def _stated(text: bytes) -> _Stated:
-    wshard = parse_json_object(text)
-    texts = _texts((_text(each, "block"), each) for each in _lane_entries(wshard))
-    lanes, flags, absent = _lanes(wshard), _flags(wshard), _absent(wshard)
-    return _Stated(wshard.get("timebase"), lanes, texts, flags, _block_about(wshard), absent)
+@lru_cache(maxsize=64)
+def _read_stated(text: bytes) -> _Stated:
+    meta = parse_json_object(text)
+    lanes, flags = {}, {}
+    for entry in map(_object, _list(meta.get("lanes", []))):
+        block = text_at(entry, "block")
+        about = _object(entry.get("about"))
+        lanes[block] = BlockSpec(block, _tensor(entry, block), about, "", None, *_encoding(entry, block))
+    for name, value in _object(meta.get("exact")).items():
+        entry = _object(value)
+        if name in layout.EXACT:
+            flags[name] = BlockSpec(name, tensor_spec(text_at(entry, "dtype")), _object(entry.get("about")))
+    return _Stated(meta.get("timebase"), lanes, flags, frozenset(map(str, _list(meta.get("absent", [])))))
 
 
-@_shared
-def _listed(text: bytes, names: tuple[str, ...]) -> tuple[tuple[ChannelSpec, ...], dict[str, TextSpec]]:
+@lru_cache(maxsize=64)
+def _read_channels(text: bytes, names: tuple[str, ...]) -> tuple[BlockSpec, ...]:
     """The channels `meta/channels` lists, for a file with blocks of these names."""
-    listed = list(_channels(parse_json_object(text), frozenset(names)))
-    texts = _texts((channel.block, each) for channel, each in listed)
-    return tuple(channel for channel, _ in listed), texts
+    listed, stored = parse_json_object(text).get("channels", []), frozenset(names)
+    if isinstance(listed, dict):
+        listed = [{"signal_block": name, **_object(value)} for name, value in listed.items()]
+    entries = [_object(entry) for entry in _list(listed)]
+    named = {text_at(entry, "signal_block") for entry in entries}
+    channels: dict[str, BlockSpec] = {}
+    for entry in entries:
+        channel = _channel(entry, stored, named)
+        if channels.setdefault(channel.block, channel) is not channel:
+            raise ValueError(f"channel {channel.block!r} is listed twice")
+    return tuple(channels.values())
 
 
-def tensor_specs(shard: MetaSource, schema: EpisodeSchema) -> dict[str, TensorSpec]:
+def _channel(entry: dict[str, Any], stored: Collection[str], named: set[str]) -> BlockSpec:
+    channel_id = text_at(entry, "id") or text_at(entry, "signal_block").partition("/")[2]
+    signal, action = f"signal/{channel_id}", f"action/{channel_id}"
+    block = text_at(entry, "signal_block") or signal
+    # Two existing writers list actions as if they were signals; the block that is there decides.
+    is_free = action not in named or not text_at(entry, "signal_block")
+    if block == signal and is_free and block not in stored and action in stored:
+        block = action
+    lane, _, rest = block.partition("/")
+    if lane not in ("signal", "action") or not rest or not channel_id:
+        raise ValueError(f"channel {channel_id!r} has no signal or action block")
+    clock = entry.get("clock")
+    if clock is not None and clock not in stored:
+        raise ValueError(f"channel {channel_id!r} names a clock that is not there")
+    known = CHANNEL_KEYS | {"encoding"} if "ends" in entry else CHANNEL_KEYS
+    about = {key: value for key, value in entry.items() if key not in known}
+    tensor = _tensor(entry, channel_id)
+    return BlockSpec(block, tensor, about, channel_id, clock, *_encoding(entry, block))
+
+
+_FIXED = {
+    layout.REWARD: "f32", layout.DONE: "u8", layout.TRUNCATED: "u8", layout.TICKS: "i32", layout.TIMESTAMPS_NS: "i64",
+}  # fmt: skip
+
+
+def tensor_specs(shard: ShardReader, schema: EpisodeSchema) -> dict[str, TensorSpec]:
     """Dtype and row shape of every tensor block of an episode shard."""
-    specs = {channel.block: channel.tensor for channel in schema.channels}
-    specs |= {channel.clock: tensor_spec("i64") for channel in schema.channels if channel.clock}
-    specs |= {
-        layout.REWARD: tensor_spec("f32"),
-        layout.DONE: tensor_spec("u8"),
-        layout.TRUNCATED: tensor_spec("u8"),
-    }
-    specs |= {layout.TICKS: tensor_spec("i32"), layout.TIMESTAMPS_NS: tensor_spec("i64")}
-    specs |= {layout.EXACT[flag]: TensorSpec(dtype, ()) for flag, dtype in schema.flags.items()}
-    specs |= schema.lanes
-    specs |= {text.ends: tensor_spec("i64") for text in schema.texts.values()}
+    specs = {name: tensor_spec(dtype) for name, dtype in _FIXED.items()}
+    for spec in (*schema.channels, *schema.lanes.values()):
+        specs[spec.block] = spec.tensor
+        specs |= {name: tensor_spec("i64") for name in (spec.clock, spec.ends) if name}
+    specs |= {layout.EXACT[name]: spec.tensor for name, spec in schema.flags.items()}
     for name, size in shard.sizes.items():
-        if name not in specs:
-            found = guess_spec(name, size, schema)
-            if found is not None:
-                specs[name] = found
+        if name not in specs and (guess := guess_spec(name, size, schema)) is not None:
+            specs[name] = guess
     return specs
 
 
 def guess_spec(name: str, raw_size: int, schema: EpisodeSchema) -> TensorSpec | None:
     """Dtype and shape of a block no metadata describes, from its name and size; None if nothing fits."""
-    lane = name.partition("/")[0]
-    if lane == "action":
-        return _spec_of_namesake(name, raw_size, schema) or _rows_of("f32", raw_size, schema.length)
+    lane, _, rest = name.partition("/")
     if lane == "residual":
         return tensor_spec("u8")
-    if lane not in ("omen", "uncert"):
+    if lane not in ("action", "omen", "uncert"):
         return None
     if name.startswith("omen/latent_action_codebook/"):
         return _rows_of("i32", raw_size, schema.length)
     if name.startswith("omen/latent_action/"):
         return _rows_of("f32", raw_size, schema.length)
-    return _spec_of_subject(name, raw_size, schema)
-
-
-def _spec_of_namesake(name: str, raw_size: int, schema: EpisodeSchema) -> TensorSpec | None:
-    """One existing writer lists a channel once and stores what was seen and what was done under its id."""
     for channel in schema.channels:
-        fits = channel.tensor.row_bytes * schema.length == raw_size
-        if channel.lane == "signal" and channel.id == name.partition("/")[2] and fits:
+        # One existing writer lists a channel once and stores what was seen and what was done under its id;
+        # a prediction has the dtype and shape of the signal it predicts.
+        is_same = rest == channel.id if lane == "action" else f"{rest}/".startswith(f"{channel.id}/")
+        is_signal = channel.block.startswith("signal/")
+        if is_signal and is_same and channel.tensor.row_bytes * schema.length == raw_size:
             return channel.tensor
-    return None
-
-
-def _spec_of_subject(name: str, raw_size: int, schema: EpisodeSchema) -> TensorSpec | None:
-    """A prediction has the dtype and shape of the signal it predicts, if the size agrees."""
-    rest = name.partition("/")[2] + "/"
-    for channel in schema.channels:
-        fits = channel.tensor.row_bytes * schema.length == raw_size
-        if channel.lane == "signal" and rest.startswith(channel.id + "/") and fits:
-            return channel.tensor
-    return None
+    return _rows_of("f32", raw_size, schema.length) if lane == "action" else None
 
 
 def _rows_of(dtype: str, raw_size: int, length: int) -> TensorSpec | None:
@@ -297,37 +275,36 @@ def _rows_of(dtype: str, raw_size: int, length: int) -> TensorSpec | None:
     if step == 0 or raw_size % step:
         return None
     width = raw_size // step
-    return TensorSpec(dtype_named(dtype), () if width == 1 else (width,))
+    return tensor_spec(dtype, () if width == 1 else (width,))
 
 
-def _required(shard: MetaSource, name: str) -> memoryview:
+def _required(shard: ShardReader, name: str) -> memoryview:
     if name not in shard.sizes:
         raise CorruptLayoutError("is missing: this is no episode", block=name, path=shard.path)
     return shard.view(name)
 
 
-def _text(source: dict[str, Any], *keys: str) -> str:
+def text_at(source: dict[str, Any], *keys: str) -> str:
+    """The text under the first of these keys; empty if there is none, ValueError if it is no text."""
     for key in keys:
         if key in source:
-            found = source[key]
-            if not isinstance(found, str):
+            if not isinstance(source[key], str):
                 raise ValueError(f"{key} is not a string")
-            return found
+            return str(source[key])
     return ""
 
 
-def _count(value: object, what: str) -> int:
+def count_of(value: object, what: str) -> int:
+    """The value if it is a count, or ValueError."""
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < _MAX_COUNT:
         raise ValueError(f"{what} is {value!r:.40}, a count was expected")
     return value
 
 
 def _object(value: object) -> dict[str, Any]:
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
+    if not isinstance(value, dict | None):
         raise ValueError("metadata is not an object")
-    return value
+    return value or {}
 
 
 def _list(value: object) -> list[Any]:
@@ -336,42 +313,34 @@ def _list(value: object) -> list[Any]:
     return value
 
 
-def _length(episode: dict[str, Any], shard: MetaSource) -> int:
+def _length(episode: dict[str, Any], sizes: Mapping[str, int]) -> int:
     for key in ("length_T", "length_t"):
         if key in episode:
-            return _count(episode[key], key)
-    if layout.DONE in shard.sizes:
-        return shard.sizes[layout.DONE]
+            return count_of(episode[key], key)
+    if layout.DONE in sizes:
+        return sizes[layout.DONE]
     raise ValueError("the length of the episode is missing")
 
 
 def _timebase(*sources: object) -> Timebase:
     """The timebase of the first of these sources that has one, in any of its forms."""
-    kinds = [source for source in sources if isinstance(source, str)]
     given = [source for source in sources if isinstance(source, dict)]
-    kind = next((each["type"] for each in given if "type" in each), kinds[0] if kinds else "ticks")
+    kinds = [source["type"] for source in given if "type" in source]
+    kind = [*kinds, *(source for source in sources if isinstance(source, str)), "ticks"][0]
     # Existing readers take microseconds for ticks; a rate without timestamps is all such a file has.
     kind = "ticks" if kind == "timestamps_us" else kind
     if not isinstance(kind, str):
         raise ValueError(f"a timebase is 'ticks' or 'timestamps_ns', not {kind!r:.40}")
-    for each in given:
-        if each.get("tick_hz"):
-            return _timebase_of(kind, float(_number(each["tick_hz"], "tick_hz")))
-    for each in given:
-        if each.get("dt_ns"):
-            return _timebase_of(kind, _rate(_number(each["dt_ns"], "dt_ns")))
-    return _timebase_of(kind, DEFAULT_TICK_HZ)
+    for key in ("tick_hz", "dt_ns"):
+        for source in given:
+            if value := source.get(key):
+                if isinstance(value, bool) or not isinstance(value, int | float):
+                    raise ValueError(f"{key} is not a number")
+                return _cached_timebase(kind, float(value) if key == "tick_hz" else _rate(value))
+    return _cached_timebase(kind, DEFAULT_TICK_HZ)
 
 
-@lru_cache(maxsize=64)
-def _timebase_of(kind: str, tick_hz: float) -> Timebase:
-    return Timebase(kind, tick_hz)
-
-
-def _number(value: object, what: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"{what} is not a number")
-    return value
+_cached_timebase = lru_cache(maxsize=64)(Timebase)
 
 
 def _rate(dt_ns: float) -> float:
@@ -381,121 +350,42 @@ def _rate(dt_ns: float) -> float:
     return float(whole) if whole and dt_ns in (int(1e9 / whole), round(1e9 / whole)) else rate
 
 
-def _chunk(episode: dict[str, Any], length: int) -> tuple[int, int | None, tuple[int, int] | None] | None:
+def _chunk(episode: dict[str, Any], length: int) -> tuple[int | None, int | None, tuple[int, int] | None]:
     """Chunk position, number of chunks and the half-open range of steps, from either spelling of a range."""
-    steps = _range(episode.get("timestep_range"), length)
+    value = episode.get("timestep_range")
+    steps = None
+    if value == [0, 0]:
+        steps = (0, 1) if length == 1 else None
+    elif value is not None:
+        if not isinstance(value, list) or len(value) != 2:
+            raise ValueError("timestep_range is not a pair")
+        start, end = (count_of(step, "timestep_range") for step in value)
+        if end - start not in (length - 1, length):
+            raise ValueError(f"timestep_range {value} does not hold {length} steps")
+        steps = start, start + length
     if episode.get("chunk_index") is None:
-        return None
-    total = episode.get("total_chunks")
-    return (
-        _count(episode["chunk_index"], "chunk_index"),
-        None if total is None else _count(total, "total_chunks"),
-        steps,
-    )
+        return None, None, None
+    index, total = count_of(episode["chunk_index"], "chunk_index"), episode.get("total_chunks")
+    return index, None if total is None else count_of(total, "total_chunks"), steps
 
 
-def _range(value: object, length: int) -> tuple[int, int] | None:
-    if value is None or value == [0, 0]:
-        return None if value is None or length != 1 else (0, 1)
-    if not isinstance(value, list) or len(value) != 2:
-        raise ValueError("timestep_range is not a pair")
-    start, end = _count(value[0], "timestep_range"), _count(value[1], "timestep_range")
-    if end - start + 1 == length:
-        return start, end + 1
-    if end - start == length:
-        return start, end
-    raise ValueError(f"timestep_range {value} does not hold {length} steps")
-
-
-def _channels(meta: dict[str, Any], shard: Container[str]) -> Iterable[tuple[ChannelSpec, dict[str, Any]]]:
-    listed = meta.get("channels", [])
-    if isinstance(listed, dict):
-        listed = [{"signal_block": name, **_object(value)} for name, value in listed.items()]
-    entries = [_object(each) for each in _list(listed)]
-    named = {_text(each, "signal_block") for each in entries}
-    seen: set[str] = set()
-    for each in entries:
-        channel = _channel(each, shard, named)
-        if channel.block in seen:
-            raise ValueError(f"channel {channel.block!r} is listed twice")
-        seen.add(channel.block)
-        yield channel, each
-
-
-def _channel(each: dict[str, Any], shard: Container[str], named: set[str]) -> ChannelSpec:
-    channel_id = _text(each, "id") or _text(each, "signal_block").partition("/")[2]
-    block = _text(each, "signal_block")
-    if not block or (block not in shard and f"action/{channel_id}" not in named):
-        block = _stored_block(block or f"signal/{channel_id}", channel_id, shard)
-    lane, _, rest = block.partition("/")
-    if lane not in ("signal", "action") or not rest or not channel_id:
-        raise ValueError(f"channel {channel_id!r} has no signal or action block")
-    clock = each.get("clock")
-    if clock is not None and clock not in shard:
-        raise ValueError(f"channel {channel_id!r} names a clock that is not there")
-    known = CHANNEL_KEYS | {"encoding"} if "ends" in each else CHANNEL_KEYS
-    about = {key: value for key, value in each.items() if key not in known}
-    return ChannelSpec(channel_id, lane, block, _tensor(each, channel_id), clock, about)
-
-
-def _stored_block(block: str, channel_id: str, shard: Container[str]) -> str:
-    """Two existing writers list actions as if they were signals; the block that is there decides."""
-    action = f"action/{channel_id}"
-    return action if block == f"signal/{channel_id}" and block not in shard and action in shard else block
-
-
-def _tensor(each: dict[str, Any], what: str) -> TensorSpec:
-    shape = _list(each.get("shape", []))
+def _tensor(entry: dict[str, Any], what: str) -> TensorSpec:
+    shape = _list(entry.get("shape", []))
     for size in shape:
-        if type(size) is not int or not 0 <= size < _MAX_COUNT:
-            _count(size, f"shape of {what!r}")
+        count_of(size, f"shape of {what!r}")
     if len(shape) > MAX_RANK:
         raise ValueError(f"{what!r} has {len(shape)} axes")
-    spec = tensor_spec(_text(each, "dtype") or "f32", tuple(shape))
+    spec = tensor_spec(text_at(entry, "dtype") or "f32", tuple(shape))
     if spec.row_bytes > MAX_ROW_BYTES:
         raise ValueError(f"{what!r} has rows of {spec.row_bytes} bytes")
     return spec
 
 
-@lru_cache(maxsize=1024)
-def tensor_spec(dtype: str, shape: tuple[int, ...] = ()) -> TensorSpec:
-    """The spec of rows of this dtype and shape; files of one kind share theirs."""
-    return TensorSpec(dtype_named(dtype), shape)
-
-
-def _lanes(wshard: dict[str, Any]) -> dict[str, TensorSpec]:
-    return {_text(each, "block"): _tensor(each, _text(each, "block")) for each in _lane_entries(wshard)}
-
-
-def _lane_entries(wshard: dict[str, Any]) -> list[dict[str, Any]]:
-    return [_object(each) for each in _list(wshard.get("lanes", []))]
-
-
-def _texts(entries: Iterable[tuple[str, dict[str, Any]]]) -> dict[str, TextSpec]:
-    found = {}
-    for block, each in entries:
-        if "ends" in each:
-            encoding = _text(each, "encoding")
-            if encoding not in ENCODINGS or (_text(each, "dtype"), each.get("shape")) != ("u8", []):
-                raise ValueError(f"{block!r} is neither text nor JSON of one value per step")
-            found[block] = TextSpec(encoding, _text(each, "ends"))
-    return found
-
-
-def _flag_entries(wshard: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    entries = {name: _object(each) for name, each in _object(wshard.get("exact")).items()}
-    return {name: each for name, each in entries.items() if name in layout.EXACT}
-
-
-def _flags(wshard: dict[str, Any]) -> dict[str, DType]:
-    return {name: dtype_named(_text(each, "dtype")) for name, each in _flag_entries(wshard).items()}
-
-
-def _block_about(wshard: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """User metadata of lanes, rewards and flags, by block."""
-    entries = {_text(each, "block"): each for each in _lane_entries(wshard)} | _flag_entries(wshard)
-    return {name: _object(each["about"]) for name, each in entries.items() if "about" in each}
-
-
-def _absent(wshard: dict[str, Any]) -> frozenset[str]:
-    return frozenset(str(name) for name in _list(wshard.get("absent", [])))
+def _encoding(entry: dict[str, Any], block: str) -> tuple[str, str]:
+    """Encoding and block of ends of a block with one text or JSON value per step; empty for numbers."""
+    if "ends" not in entry:
+        return "", ""
+    encoding = text_at(entry, "encoding")
+    if encoding not in ENCODINGS or (text_at(entry, "dtype"), entry.get("shape")) != ("u8", []):
+        raise ValueError(f"{block!r} is neither text nor JSON of one value per step")
+    return encoding, text_at(entry, "ends")

@@ -5,17 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.arrays import align_up, dtype_named
+from warpdata.bytekit.arrays import align_up
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.io.files import MmapRangeReader
-from warpdata.bytekit.io.ranges import Range, RangeReader, check_range
-from warpdata.bytekit.jsontext import dump_json, parse_json_object
+from warpdata.bytekit.io.ranges import RangeReader
+from warpdata.bytekit.jsontext import dump_json
 from warpdata.errors import (
     BlobNotFoundError,
     ChecksumError,
@@ -23,21 +24,25 @@ from warpdata.errors import (
     FileFinding,
     TruncatedError,
     WarpError,
+    naming,
     require_word,
 )
 from warpdata.formats.wshard import layout
 from warpdata.formats.wshard.channel import Channel
 from warpdata.formats.wshard.chunks import check_chunk_hash, read_chunk_list, validate_chunk_continuity
 from warpdata.formats.wshard.episode import WShardEpisode, load_wshard
-from warpdata.formats.wshard.layout import Block, name_hash, pack_table, parse_table, unpack_header
+from warpdata.formats.wshard.layout import Block, BlockTable, name_hash, parse_table, unpack_header
 from warpdata.formats.wshard.reader import ShardReader
+from warpdata.formats.wshard.rows import FunctionRows
+from warpdata.formats.wshard.save import is_truth
 from warpdata.formats.wshard.schema import (
     EpisodeSchema,
     TensorSpec,
     Timebase,
     check_channel_id,
     guess_spec,
-    read_schema,
+    own_copy,
+    tensor_spec,
 )
 
 
@@ -48,21 +53,19 @@ def verify_shard(source: str | os.PathLike[str] | RangeReader, *, full: bool = F
         shard = ShardReader(reader)
     except WarpError as error:
         return [FileFinding.of(error)]
-    findings = [*_blocks(shard), *_notes(shard)]
+    findings = list(_blocks(shard))
     if not any(each.is_damage for each in findings):
         findings += _contents(shard, full=full)
     return findings
 
 
 def _blocks(shard: ShardReader) -> Iterator[FileFinding]:
+    """Damaged blocks, and notes about missing checksums."""
     for name in shard.names:
         try:
             shard.view(name)
         except WarpError as error:
             yield FileFinding.of(error)
-
-
-def _notes(shard: ShardReader) -> Iterator[FileFinding]:
     if not shard.table.is_checksummed:
         yield FileFinding(
             "no_table_checksum", "header and table carry no checksum of their own", is_damage=False,
@@ -89,7 +92,6 @@ def _contents(shard: ShardReader, *, full: bool) -> Iterator[FileFinding]:
             if full:
                 yield from _rows(shard)
                 yield from _values(episode)
-                yield from _hashes(shard)
     except WarpError as error:
         yield FileFinding.of(error)
 
@@ -112,7 +114,12 @@ def _chunks(shard: ShardReader, *, full: bool) -> Iterator[FileFinding]:
 
 
 def _rows(shard: ShardReader) -> Iterator[FileFinding]:
-    """Windows have checksums of their own: pieces and frames must hold too."""
+    """Windows have checksums of their own: pieces and frames must hold too; and so must hashes of names."""
+    header = shard.table.header
+    head = shard.range_reader.read(layout.TABLE_OFFSET, header.string_table_offset)
+    for name, entry in zip(shard.names, layout.ENTRY.iter_unpack(head), strict=True):
+        if shard.table.is_checksummed and entry[0] != name_hash(name):
+            yield FileFinding("name_hash", "the hash of its name is wrong", name)
     fresh = ShardReader(shard.range_reader)
     for name in fresh.names:
         block = fresh.block(name)
@@ -130,22 +137,13 @@ def _rows(shard: ShardReader) -> Iterator[FileFinding]:
 
 def _values(episode: WShardEpisode) -> Iterator[FileFinding]:
     """Values that nothing new may have. Another program may have stored them so: they open and are saved again."""
-    for name, flag in ((layout.DONE, episode.terminations), (layout.TRUNCATED, episode.truncations)):
-        values = None if flag is None else flag.data.view(np.uint8) if flag.dtype == "bool" else flag.data
-        if values is not None and np.any((values != 0) & (values != 1)):
+    for name, flag in episode.flags():
+        if name != layout.REWARD and not is_truth(flag):
             yield FileFinding("flag_value", "holds values other than 0 and 1", name, is_damage=False)
     clocks = [(name, channel.timestamps_ns) for name, channel in episode.lanes()]
     for name, stamps in [(layout.TIMESTAMPS_NS, episode.timestamps_ns), *clocks]:
         if stamps is not None and (stamps[1:] <= stamps[:-1]).any():
             yield FileFinding("clock_order", "its timestamps do not increase", name, is_damage=False)
-
-
-def _hashes(shard: ShardReader) -> Iterator[FileFinding]:
-    if not shard.table.is_checksummed:
-        return
-    for name, stored in shard.name_hashes().items():
-        if stored != name_hash(name):
-            yield FileFinding("name_hash", "the hash of its name is wrong", name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,28 +159,46 @@ class LostBlock:
         return {"block": self.name, "why": self.why, "bytes": self.size_bytes}
 
 
+class _Patched(ShardReader):
+    """A shard of some blocks of a file, with other metadata in place of its own."""
+
+    def __init__(self, reader: RangeReader, table: BlockTable, patches: Mapping[str, bytes]) -> None:
+        super().__init__(reader, table=table)
+        self._patches = patches
+
+    def view(self, name: str) -> memoryview:
+        """The bytes of a block, or what is in its place."""
+        patch = self._patches.get(name)
+        return super().view(name) if patch is None else memoryview(patch)
+
+
 class IntactBlocks:
     """The blocks of a shard that hold their checksum, with metadata that speaks of those alone."""
 
     def __init__(self, reader: RangeReader) -> None:
         self._reader = reader
-        start = _with_size(reader.read(0, min(reader.size, layout.TABLE_OFFSET)), reader.size)
-        self._header = unpack_header(start, reader.size, reader.name)
+        start = reader.read(0, min(reader.size, layout.TABLE_OFFSET))
+        if len(start) == layout.TABLE_OFFSET:  # as if the file had always had the size it has now
+            stated = layout.Header(*layout.HEADER.unpack(start))
+            start = memoryview(layout.HEADER.pack(*stated._replace(total_file_size=reader.size)))
+        with naming(reader.name):
+            self._header = unpack_header(start, reader.size)
         self.lost: list[LostBlock] = []
         self.has_lost_times = False
         """Whether the steps had times of their own, which cannot be read: known after `shard()`."""
-        self.blocks = {block.name: block for block in self._entries() if self._holds(block)}
+        self.blocks = {block.name: block for block in self._entries() if self._is_intact(block)}
         missing = [name for name in (layout.META_EPISODE, layout.META_CHANNELS) if name not in self.blocks]
         if missing:
             raise CorruptLayoutError(
-                f"{' and '.join(missing)} cannot be read, so the contents of the blocks are unknown", path=reader.name,
+                f"{' and '.join(missing)} cannot be read, so the contents of the blocks are unknown",
+                path=reader.name,
                 hint=f"Restore it from a copy; intact are {', '.join(self.blocks) or 'none'}.",
-            )  # fmt: skip
+            )
 
     def shard(self) -> ShardReader:
         """A shard of the intact blocks, in place."""
-        whole = ShardReader(self._seen_as(list(self.blocks.values()), {}))
-        return ShardReader(self._seen_as(list(self.blocks.values()), self._facts(whole)))
+        table = BlockTable(self._header, self.blocks, False)
+        return _Patched(self._reader, table, self._facts(ShardReader(self._reader, table=table)))
 
     def compression(self) -> dict[str, str]:
         """How the blocks are stored that are not raw."""
@@ -193,26 +209,34 @@ class IntactBlocks:
         end = self._header.data_section_offset
         head = bytes(self._reader.read(0, end))
         names = head[self._header.string_table_offset : end]
-        for at in range(layout.TABLE_OFFSET, self._header.string_table_offset, layout.ENTRY_BYTES):
-            alone = self._header._replace(
-                entry_count=1, string_table_offset=layout.TABLE_OFFSET + layout.ENTRY_BYTES,
-                data_section_offset=layout.TABLE_OFFSET + layout.ENTRY_BYTES + len(names),
-                table_mark=bytes(4), table_crc32c=0, reserved=bytes(8),
-            )  # fmt: skip
+        alone = self._header._replace(
+            entry_count=1,
+            string_table_offset=layout.TABLE_OFFSET + layout.ENTRY_BYTES,
+            data_section_offset=layout.TABLE_OFFSET + layout.ENTRY_BYTES + len(names),
+            table_mark=bytes(4),
+            table_crc32c=0,
+            reserved=bytes(8),
+        )
+        for number in range(self._header.entry_count):
+            at = layout.TABLE_OFFSET + number * layout.ENTRY_BYTES
             view = memoryview(bytes(layout.TABLE_OFFSET) + head[at : at + layout.ENTRY_BYTES] + names)
             try:
-                table = parse_table(alone, view, self._reader.size, self._reader.name, allow_overlap=True)
+                table = parse_table(alone, view, self._reader.size, allow_overlap=True)
+                yield from table.blocks.values()
             except WarpError as error:
-                entry = f"entry {(at - layout.TABLE_OFFSET) // layout.ENTRY_BYTES}"
+                entry = f"entry {number}"
                 self.lost.append(LostBlock(entry, f"{entry} of the table: {error.message}", 0))
-                continue
-            yield from table.blocks.values()
 
-    def _holds(self, block: Block) -> bool:
+    def _is_intact(self, block: Block) -> bool:
         try:
-            if block.data_offset + block.disk_size > self._reader.size:
+            if (
+                not self._header.data_section_offset
+                <= block.data_offset
+                <= self._reader.size - block.disk_size
+            ):
                 raise TruncatedError("is past the end of the file", block=block.name)
-            ShardReader(self._seen_as([block], {})).view(block.name)
+            table = BlockTable(self._header, {block.name: block}, False)
+            ShardReader(self._reader, table=table).view(block.name)
         except WarpError as error:
             self.lost.append(LostBlock(block.name, error.message, block.disk_size))
             return False
@@ -242,10 +266,10 @@ class IntactBlocks:
             if isinstance(timebase, dict) and timebase.get("type") == "timestamps_ns":
                 self.has_lost_times = layout.TIMESTAMPS_NS not in self.blocks
                 timebase["type"] = "ticks" if self.has_lost_times else "timestamps_ns"
-        found = {layout.META_EPISODE: dump_json(episode), layout.META_CHANNELS: dump_json(channels)}
+        facts = {layout.META_EPISODE: dump_json(episode), layout.META_CHANNELS: dump_json(channels)}
         if wshard:
-            found[layout.META_WSHARD] = dump_json(wshard)
-        return found
+            facts[layout.META_WSHARD] = dump_json(wshard)
+        return facts
 
     def _is_channel_whole(self, each: dict[str, Any], named: set[Any]) -> bool:
         """Whether a listed channel is there; existing writers list actions as if they were signals."""
@@ -254,171 +278,63 @@ class IntactBlocks:
         return self._is_whole(each, action if is_action else block)
 
     def _is_whole(self, each: dict[str, Any], block: Any) -> bool:
-        """Whether a block is there, with its clock and with where its texts end if it has these."""
+        """Whether a block is there, with its clock and with the ends of its texts if it has these."""
         parts = [each[key] for key in ("clock", "ends") if each.get(key) is not None]
         return all(isinstance(name, str) and name in self.blocks for name in (block, *parts))
 
-    def _seen_as(self, blocks: Sequence[Block], replaced: dict[str, bytes]) -> RangeReader:
-        """These blocks in place, behind a new table; replaced ones are put at the end."""
-        data_offset = self._header.data_section_offset
-        body = self._reader.size - data_offset
-        extra, entries = bytearray(), []
-        for block in blocks:
-            data = replaced.get(block.name)
-            if data is not None:
-                extra += bytes(
-                    align_up(self._reader.size + len(extra), layout.ALIGNMENT)
-                    - self._reader.size
-                    - len(extra)
-                )
-                at = self._reader.size + len(extra)
-                extra += data
-                size = len(data)
-                block = Block(block.name, "none", False, at, size, size, crc32c(data), block.content_type)
-            entries.append(block)
-        entries.sort(key=lambda each: each.data_offset)
-        total = data_offset + body + len(extra)
-        head = pack_table(entries, total, self._header.role, data_offset)
-        return _Spliced(self._reader, memoryview(head), memoryview(bytes(extra)))
-
-
-class _Spliced:
-    """Bytes of a file behind another head, and with more bytes at the end."""
-
-    is_local = True
-
-    def __init__(self, reader: RangeReader, head: memoryview, tail: memoryview) -> None:
-        self._reader = reader
-        self._head = head
-        self._tail = tail
-        self.name = reader.name
-        self.size = reader.size + tail.nbytes
-
-    def read(self, start: int, end: int) -> memoryview:
-        """Exactly the bytes [start, end)."""
-        check_range(self, start, end)
-        middle, last = self._head.nbytes, self._reader.size
-        if middle <= start and end <= last:
-            return self._reader.read(start, end)
-        parts = [self._head[start:end]]
-        if max(start, middle) < min(end, last):
-            parts.append(self._reader.read(max(start, middle), min(end, last)))
-        if end > last:
-            parts.append(self._tail[max(start - last, 0) : end - last])
-        return memoryview(b"".join(parts))
-
-    def read_many(self, ranges: Sequence[Range]) -> list[memoryview]:
-        """Exactly the bytes of each range."""
-        return [self.read(start, end) for start, end in ranges]
-
-    def close(self) -> None:
-        """The reader behind it stays open."""
-
-
-def _with_size(start: memoryview, size: int) -> memoryview:
-    """The header as if the file had always had the size it has now."""
-    if len(start) < layout.TABLE_OFFSET:
-        return start
-    header = layout.Header(*layout.HEADER.unpack(start))
-    return memoryview(layout.HEADER.pack(*header._replace(total_file_size=size)))
-
 
 _FOREIGN_ALIGNMENT = 32
-
 _FLAG_SPECS = {layout.REWARD: "f32", layout.DONE: "u8", layout.TICKS: "i32"}
-
-
-class _Stream(NamedTuple):
-    """One block of an interleaved file: `rows` rows of it follow in every flush group."""
-
-    name: str
-    spec: TensorSpec
-
-
-class InterleavedRows:
-    """Rows of one block out of flush groups: in each group, so many rows of every block in turn."""
-
-    is_stored = True
-
-    def __init__(
-        self, reader: RangeReader, start: int, streams: Sequence[_Stream], index: int, group: int, length: int
-    ) -> None:
-        self._reader = reader
-        self._start = start
-        self._before = sum(each.spec.row_bytes for each in streams[:index])
-        self._step = sum(each.spec.row_bytes for each in streams)
-        self._group = group
-        self.spec = streams[index].spec
-        self.length = length
-
-    def rows(self, start: int, end: int) -> NDArray[Any]:
-        """Rows [start, end), collected from the groups that hold them."""
-        parts = []
-        for first in range(start // self._group * self._group, end, self._group):
-            count = min(self._group, self.length - first)
-            low, high = max(start, first) - first, min(end, first + count) - first
-            base = self._start + first * self._step + self._before * count
-            row = self.spec.row_bytes
-            parts.append(bytes(self._reader.read(base + low * row, base + high * row)))
-        data = np.frombuffer(b"".join(parts), self.spec.dtype.dtype)
-        return data.reshape(end - start, *self.spec.shape)
-
-
-class _LenientShard:
-    """Metadata of a shard whose data blocks overlap: enough for the schema, nothing more."""
-
-    def __init__(self, reader: RangeReader) -> None:
-        self.reader = reader
-        self.path = reader.name
-        start = reader.read(0, min(reader.size, layout.TABLE_OFFSET))
-        header = unpack_header(start, reader.size, self.path)
-        head = reader.read(0, header.data_section_offset)
-        self.blocks = parse_table(header, head, reader.size, self.path, allow_overlap=True).blocks
-        self.sizes = {name: block.raw_size for name, block in self.blocks.items()}
-
-    def view(self, name: str) -> memoryview:
-        block = self.blocks[name]
-        return self.reader.read(block.data_offset, block.data_offset + block.disk_size)
+Streams = Mapping[str, TensorSpec]
+"""The blocks of an interleaved file: rows of each in turn follow in every flush group."""
 
 
 def repair_stream(reader: RangeReader) -> WShardEpisode | None:
     """The episode of a finished file whose streaming writer recorded wrong ranges; None if no blocks overlap."""
-    shard = _overlapping(reader)
-    if shard is None:
-        return None
-    stated = parse_json_object(shard.view(layout.META_WSHARD)) if layout.META_WSHARD in shard.blocks else {}
-    if stated.get("streaming") is not True:
-        raise CorruptLayoutError(
-            "was not written by a streaming writer; it cannot be put in order", path=reader.name
-        )
-    schema = read_schema(shard)
-    data = sorted(
-        (block for name, block in shard.blocks.items() if not name.startswith("meta/")),
-        key=lambda block: block.data_offset,
-    )
-    # The ranges are wrong, but their checksums were taken over them: they still show whether bytes changed.
-    for block in data:
-        if crc32c(reader.read(block.data_offset, block.data_offset + block.disk_size)) != block.crc32c:
-            raise ChecksumError(
-                "its bytes do not match their checksum", block=block.name, path=reader.name,
-                hint="Restore it from a copy: the blocks overlap, so no part can be trusted.",
-            )  # fmt: skip
-    streams = [_Stream(block.name, _stream_spec(block, schema, reader.name)) for block in data]
-    group = _group_rows(data, streams, schema.length, reader.name)
-    return _episode(reader, data[0].data_offset if data else 0, streams, group, schema)
-
-
-def _overlapping(reader: RangeReader) -> _LenientShard | None:
-    """The shard, if its table can be read and its blocks overlap."""
+    path = reader.name
     try:
-        shard = _LenientShard(reader)
+        start = reader.read(0, min(reader.size, layout.TABLE_OFFSET))
+        header = unpack_header(start, reader.size)
+        head = reader.read(0, header.data_section_offset)
+        table = parse_table(header, head, reader.size, allow_overlap=True)
     except WarpError:
         return None
-    blocks = list(shard.blocks.values())
-    ranges = sorted(
-        (each.data_offset, each.data_offset + each.disk_size) for each in blocks if each.disk_size
+    shard = ShardReader(reader, verify=False, table=table)
+    stored = sorted(
+        (block for block in table.blocks.values() if block.disk_size), key=lambda b: b.data_offset
     )
-    return shard if any(before[1] > after[0] for before, after in pairwise(ranges)) else None
+    if all(a.data_offset + a.disk_size <= b.data_offset for a, b in pairwise(stored)):
+        return None
+    stated = shard.read_json(layout.META_WSHARD) if layout.META_WSHARD in shard else {}
+    if stated.get("streaming") is not True:
+        raise CorruptLayoutError(
+            "was not written by a streaming writer; it cannot be put in order", path=path
+        )
+    schema = shard.schema
+    data = sorted(
+        (block for name, block in table.blocks.items() if not name.startswith("meta/")),
+        key=lambda block: block.data_offset,
+    )
+    streams = {}
+    for block in data:
+        # The ranges are wrong, but their checksums were taken over them: they still show whether bytes changed.
+        if crc32c(reader.read(block.data_offset, block.data_offset + block.disk_size)) != block.crc32c:
+            raise ChecksumError(
+                "its bytes do not match their checksum",
+                block=block.name,
+                path=path,
+                hint="Restore it from a copy: the blocks overlap, so no part can be trusted.",
+            )
+        streams[block.name] = spec = _stream_spec(block, schema, path)
+        if block.raw_size != spec.row_bytes * schema.length:
+            raise CorruptLayoutError("does not hold one row per step", block=block.name, path=path)
+    group = max(1, schema.length)
+    if len(data) > 1:  # rows per flush, from the distance between the first two blocks
+        distance, row = data[1].data_offset - data[0].data_offset, streams[data[0].name].row_bytes
+        if not row or distance <= 0 or distance % row:
+            raise CorruptLayoutError("the flush groups of the stream do not add up", path=path)
+        group = distance // row
+    return _episode(reader, data[0].data_offset if data else 0, streams, group, schema)
 
 
 def repair_partial(
@@ -427,32 +343,25 @@ def repair_partial(
     """The episode of an unfinished file, given the options of its writer; and how many bytes are left over."""
     if flush_interval <= 0:
         raise ValueError(f"flush_interval must be positive, not {flush_interval}")
-    streams = [_channel_stream(each) for each in channels]
-    if len({each.name for each in streams}) != len(streams):
+    streams = dict(map(_channel_stream, channels))
+    if len(streams) != len(channels):
         raise ValueError("two channels have the same id in the same lane")
-    streams += [_Stream(name, TensorSpec(dtype_named(dtype), ())) for name, dtype in _FLAG_SPECS.items()]
-    start = _reserved_bytes([each.name.partition("/")[2] for each in streams[: len(channels)]])
-    step = sum(each.spec.row_bytes for each in streams)
+    # How much room the existing Python writer leaves for header, table and names.
+    names = sum(2 * len(f"signal/{name.partition('/')[2]}".encode()) for name in streams)
+    table = layout.ENTRY_BYTES * (7 + 2 * len(streams))
+    start = align_up(layout.TABLE_OFFSET + table + names + 200, _FOREIGN_ALIGNMENT)
     if reader.size < start:
         raise CorruptLayoutError("is shorter than the space its writer reserved", path=reader.name)
-    groups = (reader.size - start) // (step * flush_interval)
-    length = groups * flush_interval
-    schema = EpisodeSchema(
-        episode_id, "", length, Timebase(), (), {}, {}, {}, {}, frozenset(), {}, [], None, {}
+    streams |= {name: tensor_spec(dtype) for name, dtype in _FLAG_SPECS.items()}
+    step = sum(spec.row_bytes for spec in streams.values())
+    length = (reader.size - start) // (step * flush_interval) * flush_interval
+    episode = _episode(
+        reader, start, streams, flush_interval, EpisodeSchema(episode_id, "", length, Timebase())
     )
-    episode = _episode(reader, start, streams, flush_interval, schema)
     return episode, reader.size - start - length * step
 
 
-def _reserved_bytes(ids: Sequence[str]) -> int:
-    """How much room the existing Python writer leaves for header, table and names."""
-    names = sum(len(f"signal/{each}".encode()) + len(f"action/{each}".encode()) for each in ids)
-    return align_up(
-        layout.TABLE_OFFSET + layout.ENTRY_BYTES * (7 + 2 * len(ids)) + names + 200, _FOREIGN_ALIGNMENT
-    )
-
-
-def _channel_stream(each: Mapping[str, Any]) -> _Stream:
+def _channel_stream(each: Mapping[str, Any]) -> tuple[str, TensorSpec]:
     if not isinstance(each, Mapping):
         raise TypeError("channels is a list of dicts with 'id', 'dtype' and 'shape'")
     for key in ("id", "dtype"):
@@ -463,53 +372,59 @@ def _channel_stream(each: Mapping[str, Any]) -> _Stream:
     require_word(f"the lane of {channel_id!r}", lane, ("signal", "action"))
     if not isinstance(shape, list | tuple) or not all(type(size) is int and size >= 0 for size in shape):
         raise ValueError(f"the shape of {channel_id!r} is a list of sizes such as [7], not {shape!r:.80}")
-    return _Stream(f"{lane}/{channel_id}", TensorSpec(dtype_named(str(each["dtype"])), tuple(shape)))
+    return f"{lane}/{channel_id}", tensor_spec(str(each["dtype"]), tuple(shape))
 
 
 def _stream_spec(block: Block, schema: EpisodeSchema, path: str) -> TensorSpec:
     """What one row of a block is: listed, a flag, or an action shaped like the channel of its name."""
     if block.name in _FLAG_SPECS:
-        return TensorSpec(dtype_named(_FLAG_SPECS[block.name]), ())
+        return tensor_spec(_FLAG_SPECS[block.name])
     row = block.raw_size // schema.length if schema.length else 0
     lane, _, channel_id = block.name.partition("/")
     for channel in schema.channels:
         if channel.id == channel_id and channel.tensor.row_bytes == row:
             return channel.tensor
-    found = guess_spec(block.name, block.raw_size, schema) if lane == "action" else None
-    if found is None:
+    guess = guess_spec(block.name, block.raw_size, schema) if lane == "action" else None
+    if guess is None:
         raise CorruptLayoutError("its contents are unknown", block=block.name, path=path)
-    return found
-
-
-def _group_rows(data: Sequence[Block], streams: Sequence[_Stream], length: int, path: str) -> int:
-    """Rows per flush, from the distance between the first two blocks."""
-    for block, each in zip(data, streams, strict=True):
-        if block.raw_size != each.spec.row_bytes * length:
-            raise CorruptLayoutError("does not hold one row per step", block=block.name, path=path)
-    if len(data) < 2:
-        return max(1, length)
-    distance, row = data[1].data_offset - data[0].data_offset, streams[0].spec.row_bytes
-    if not row or distance <= 0 or distance % row:
-        raise CorruptLayoutError("the flush groups of the stream do not add up", path=path)
-    return distance // row
+    return guess
 
 
 def _episode(
-    reader: RangeReader, start: int, streams: Sequence[_Stream], group: int, schema: EpisodeSchema
+    reader: RangeReader, start: int, streams: Streams, group: int, schema: EpisodeSchema
 ) -> WShardEpisode:
     episode = WShardEpisode(
-        schema.id, schema.env_id, schema.length, schema.timebase, metadata=schema.metadata
+        schema.id, schema.env_id, schema.length, schema.timebase, metadata=own_copy(schema.metadata)
     )
-    for index, each in enumerate(streams):
-        rows = InterleavedRows(reader, start, streams, index, group, schema.length)
-        lane, _, channel_id = each.name.partition("/")
-        channel = Channel.over(channel_id or lane, rows)
-        if lane == "signal":
-            episode.observations[channel_id] = channel
-        elif lane == "action":
-            episode.actions[channel_id] = channel
-        elif each.name == layout.REWARD:
+    fields = {"signal": episode.observations, "action": episode.actions}
+    before, step = 0, sum(spec.row_bytes for spec in streams.values())
+    for name, spec in streams.items():
+        read = partial(_read_groups, reader, start, before, step, group, schema.length, spec)
+        before += spec.row_bytes
+        lane, _, channel_id = name.partition("/")
+        channel = Channel.over(channel_id or lane, FunctionRows(spec, schema.length, read, is_stored=True))
+        if lane in fields:
+            fields[lane][channel_id] = channel
+        elif name == layout.REWARD:
             episode.rewards = channel
-        elif each.name == layout.DONE:
+        elif name == layout.DONE:
             episode.terminations = channel
     return episode
+
+
+def _read_groups(
+    reader: RangeReader, offset: int, before: int, step: int, group: int, length: int, spec: TensorSpec,
+    start: int, end: int,
+) -> NDArray[Any]:  # fmt: skip
+    """Rows [start, end) of one block, collected from the flush groups that hold them.
+
+    A group has `group` rows (the last one fewer) of every block in turn; a step has `step` bytes in all blocks, of
+    which `before` are in the blocks before this one.
+    """
+    parts = []
+    for first in range(start // group * group, end, group):
+        count = min(group, length - first)
+        low, high = max(start, first) - first, min(end, first + count) - first
+        base = offset + first * step + before * count
+        parts.append(bytes(reader.read(base + low * spec.row_bytes, base + high * spec.row_bytes)))
+    return np.frombuffer(b"".join(parts), spec.dtype.dtype).reshape(end - start, *spec.shape)

@@ -22,8 +22,7 @@ from warpdata.bytekit.codec import decode as decode_bytes
 from warpdata.bytekit.codec import decode_lz4_frame
 from warpdata.bytekit.io.ranges import RangeReader
 from warpdata.bytekit.lazy import cached_property
-from warpdata.convert.messages.episode import Reading, Recordings
-from warpdata.convert.messages.log import (
+from warpdata.convert.messages import (
     MAX_MESSAGE_BYTES,
     Attachment,
     Ints,
@@ -33,6 +32,7 @@ from warpdata.convert.messages.log import (
     Stamps,
     name_path,
 )
+from warpdata.convert.messages.episode import Reading, Recordings
 from warpdata.convert.messages.topic import TimeKind
 from warpdata.convert.place import Place
 from warpdata.episodes.collection.episodes import Episodes
@@ -104,17 +104,12 @@ def read(
     `recover` reads what is left of damaged files.
     """
     reading = Reading.of(time, actions, topics)
-    return Episodes(Recordings(Place.of(source), reading, group_files, partial(open_log, recover)))
-
-
-def open_log(recover: bool, place: Place, files: list[str]) -> McapLog:
-    """The files of one recording."""
-    return McapLog(place, files, recover)
+    return Episodes(Recordings(Place.of(source), reading, group_files, partial(McapLog, recover=recover)))
 
 
 def _list_files(place: Place) -> list[str]:
     """MCAP files of a folder and of the folders in it."""
-    return [name for name in place.near() if name.endswith(".mcap")]
+    return [name for name in place.names(folders_deep=1) if name.endswith(".mcap")]
 
 
 def group_files(place: Place) -> dict[str, list[str]]:

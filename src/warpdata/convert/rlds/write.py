@@ -10,18 +10,26 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.codec import encode_png
 from warpdata.bytekit.io.commit import commit_folder
-from warpdata.convert.aligning import LAST_ROW, AlignOptions, Hold
-from warpdata.convert.exporting import OnError, Part, Progress, StepColumn, StepRows, StepWriter, write_set
+from warpdata.convert.aligning import LAST_ROW
+from warpdata.convert.exporting import (
+    ExportOptions,
+    Part,
+    StepColumn,
+    StepRows,
+    StepWriter,
+    place_signals,
+    write_set,
+)
 from warpdata.convert.place import check_inside
 from warpdata.convert.receipt import RECEIPT_FILE, ConversionReceipt, Note, called
-from warpdata.convert.rlds.reader import (
+from warpdata.convert.rlds.read import (
     EPISODE_METADATA,
     FEATURES,
     INFO,
@@ -44,6 +52,12 @@ _CLASS = "tensorflow_datasets.core.features."
 _FLAGS = ("is_first", "is_last", "is_terminal")
 _TASK = "task"
 _ENDS = ("terminated", "truncated")
+_PATHS = {
+    "observation": ("observation/{}", "observation/{}"),
+    "action": ("action", "action/{}"),
+    "reward": ("reward", "{}"),
+}
+"""Role -> path of the only signal, and of several."""
 
 
 def write(
@@ -53,28 +67,21 @@ def write(
     name: str | None = None,
     version: str = "1.0.0",
     shard_bytes: int = SHARD_BYTES,
-    rate: float | None = None,
-    clock: str | None = None,
-    align: Hold = "hold",
-    on_error: OnError = "stop",
-    jobs: int = 1,
-    progress: Progress | None = None,
+    **options: Unpack[ExportOptions],
 ) -> ConversionReceipt:
     """Write episodes as RLDS into a new folder, the one that TFDS opens; needs no TensorFlow.
 
-    Steps are those of the episode, or a grid of `rate` per second, or the records of the signal `clock`, aligned by
-    `align`; their times are kept in `warpdata.json`. Static items become `episode_metadata`, the static item `split`
-    names the split of an episode (`train` without it). A set that was RLDS comes out with its own names and types.
+    Static items become `episode_metadata`, the static item `split` names the split of an episode (`train` without it).
+    A set that was RLDS comes out with its own names and types. The times of the steps are kept in `warpdata.json`.
     An observation after the last action becomes the last step, whose action and reward are meaningless, as in other
-    RLDS sets; `last_row` in the metadata of each episode states whether it is so. `jobs` processes make records.
+    RLDS sets; `last_row` in the metadata of each episode states whether it is so.
     """
     kept = episodes.metadata.get("rlds")
     kept = kept if isinstance(kept, Mapping) and kept.get("features") else {}
     info = dict(kept.get("info") or {})
     info |= {"name": name or info.get("name") or "warpdata", "version": info.get("version") or version}
     check_inside(str(info["name"]), os.fspath(target))
-    writer, options = RldsWriter(info, kept.get("features"), shard_bytes), AlignOptions(rate, clock, align)
-    return write_set(writer, episodes, target, options, on_error=on_error, jobs=jobs, progress=progress)
+    return write_set(RldsWriter(info, kept.get("features"), shard_bytes), episodes, target, **options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,9 +222,10 @@ def _source_feature(leaf: Leaf) -> _Feature:
 
 def _plan_features(episode: Episode, columns: Mapping[str, StepColumn]) -> list[_Feature]:
     """The features of a set like this episode."""
+    placed = {name: column for name, column in columns.items() if column.meta.role not in _ENDS}
     features = [
-        _Feature(_signal_leaf(path, columns[name]), signal=name)
-        for name, path in _plan_paths(columns).items()
+        _Feature(_signal_leaf(f"{STEPS}/{path}", columns[name]), signal=name)
+        for name, path in place_signals(placed, _PATHS).items()
         if name != _TASK or columns[name].meta.kind != "text"
     ]
     taken = {feature.leaf.path for feature in features}
@@ -241,31 +249,6 @@ def _plan_features(episode: Episode, columns: Mapping[str, StepColumn]) -> list[
                 leaf = _tensor_leaf(path, array.dtype, array.shape)
             features.append(_Feature(leaf, static=name))
     return sorted(features, key=lambda feature: feature.leaf.path)
-
-
-def _plan_paths(columns: Mapping[str, StepColumn]) -> dict[str, str]:
-    """Signal -> path of its feature: observations and actions below these words, unless their names start so."""
-    roles = {name: column.meta.role for name, column in columns.items()}
-    paths: dict[str, str] = {}
-    for name, role in roles.items():
-        if role in _ENDS:
-            continue
-        path = name
-        if role in ("action", "reward") and list(roles.values()).count(role) == 1:
-            path = role
-        elif role == "action":
-            path = f"action/{name.removeprefix('action/')}"
-        elif role == "observation" and not name.startswith("observation/"):
-            path = f"observation/{name}"
-        paths[name] = f"{STEPS}/{path}"
-    for name, path in paths.items():
-        others = [other_path for other, other_path in paths.items() if other != name]
-        if path in others or any(other_path.startswith(f"{path}/") for other_path in others):
-            raise SchemaMismatchError(
-                f"signal {name!r} and another one would both be {path!r}",
-                hint="Rename one with Episodes.map.",
-            )
-    return paths
 
 
 def _signal_leaf(path: str, column: StepColumn) -> Leaf:

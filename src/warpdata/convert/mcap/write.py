@@ -1,34 +1,46 @@
-"""Signals as topics of ROS 2 messages (CDR), with the definitions that are stored beside them, and back."""
+"""Write episodes as MCAP: every signal as a topic of ROS 2 messages (CDR). The adapter of the mcap library."""
 
 from __future__ import annotations
 
+import heapq
 import json
-import math
-from collections.abc import Callable, Iterator, Mapping
+import os
+from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.arrays import dtype_named, dtype_of
-from warpdata.bytekit.jsontext import parse_json_object
+from warpdata._version import __version__
+from warpdata.bytekit.arrays import dtype_of
+from warpdata.bytekit.io.commit import commit_file
+from warpdata.convert.exporting import OnError, Progress, source_id, write_episode_files
+from warpdata.convert.messages import Attachment, LogChannel
 from warpdata.convert.messages.cdr import PRIMITIVES
-from warpdata.convert.messages.log import LogChannel, MessageLog
+from warpdata.convert.messages.episode import ATTACHMENT_KEYS, ATTACHMENTS, KEPT, OWN
 from warpdata.convert.messages.payload import stored_config, to_stream_packet
-from warpdata.convert.messages.topic import Topic
-from warpdata.convert.receipt import How, Note, note_of
-from warpdata.convert.stepped import RowsSignal
+from warpdata.convert.receipt import ConversionReceipt, How, Note, note_of, packed
+from warpdata.episodes.collection.episodes import Episodes
 from warpdata.episodes.sources.encoded import EncodedRun, encoded_run
-from warpdata.errors import CorruptLayoutError, WarpError
-from warpdata.timeline.memory import ArraySignal
-from warpdata.timeline.meta import OBJECT, RowType, SignalMeta, as_kind, as_role
-from warpdata.timeline.ragged import as_objects
+from warpdata.errors import (
+    CorruptLayoutError,
+    LimitExceededError,
+    MissingExtraError,
+    SchemaMismatchError,
+    require_word,
+)
+from warpdata.timeline.episode import Episode
+from warpdata.timeline.meta import OBJECT, SignalMeta
 from warpdata.timeline.signal import Signal
-from warpdata.timeline.times import checked_rate
 
-OWN = "warpdata"
-"""Key in the metadata of a channel: description of the signal; and name of the metadata record of the episode."""
+Compression = Literal["zstd", "lz4", "none"]
+
+RECEIPT = "warpdata.receipt"
+"""Name of the metadata record with the receipt, in a file that was exported alone."""
+_NOT_STORED = (KEPT, "import", "signals", "static_file", "schema_version", "uid", "writer")
+_MAX_CHANNELS = 0xFFFF
 
 _RULE = "=" * 80
 _TIME = f"{_RULE}\nMSG: builtin_interfaces/Time\nint32 sec\nuint32 nanosec\n"
@@ -56,6 +68,124 @@ _STILLS = {"mjpeg": "jpeg", "png": "png"}
 _VIDEOS = {"h264": "h264", "hevc": "h265", "av1": "av1"}
 _BLOCK_BYTES = 4 << 20
 _BLOCK_ROWS = 1 << 13
+
+
+def write(
+    episodes: Episodes,
+    target: str | os.PathLike[str],
+    *,
+    compression: Compression = "zstd",
+    on_error: OnError = "stop",
+    jobs: int = 1,
+    progress: Progress | None = None,
+) -> ConversionReceipt:
+    """Write every episode as an MCAP file, below a new folder, or as the one file that `target` names.
+
+    Every signal is a topic of ROS 2 messages (CDR): a stamp and a value, `sensor_msgs/CompressedImage` with pictures as
+    they are encoded, `foxglove_msgs/CompressedVideo` with the packets of a video, `sensor_msgs/Image` for other frames.
+    Attachments and metadata records of an imported recording are written again. `jobs` processes write files;
+    `on_error="skip"` leaves out episodes that cannot be read, and counts them.
+    """
+    require_word("compression", compression, get_args(Compression))
+    write_file = partial(_write_file, compression)
+    return write_episode_files(
+        "mcap", episodes, target, write_file, on_error=on_error, jobs=jobs, progress=progress
+    )
+
+
+def _write_file(
+    compression: Compression, episode: Episode, path: Path, receipt: ConversionReceipt | None
+) -> dict[str, Note]:
+    attachments, records = _recording_parts(episode)
+    signals = {
+        name: signal for name, signal in episode.signals.items() if not (attachments and name == ATTACHMENTS)
+    }
+    if len(signals) > _MAX_CHANNELS:
+        raise LimitExceededError(f"{len(signals)} topics for one MCAP file (limit {_MAX_CHANNELS})")
+    for name, signal in signals.items():
+        if len(signal) and signal.first_ts_ns < 0:
+            raise SchemaMismatchError(
+                f"signal {name!r} has negative times, which MCAP cannot store",
+                path=episode.source.place,
+                hint="Move the episode in time first.",
+            )
+    topics = {name: SignalTopic(name, signal) for name, signal in signals.items()}
+    notes = {name: topic.note for name, topic in topics.items()}
+    if attachments:
+        notes[ATTACHMENTS] = note_of(episode.signals[ATTACHMENTS])
+    meta = {key: value for key, value in episode.meta.items() if key not in _NOT_STORED}
+    about = {"id": source_id(episode), "static": packed(dict(episode.static)), "meta": packed(meta)}
+    kept = episode.meta.get(KEPT)
+    if isinstance(kept, Mapping) and kept.get("channels"):  # of a recording of other programs
+        about[KEPT] = kept
+    with commit_file(path, replace=False, durable=receipt is not None) as out:
+        writer = _open_writer(out, compression)
+        numbers = _register_channels(writer, topics)
+        streams = [_stamped(number, topic) for number, topic in zip(numbers, topics.values(), strict=True)]
+        for log_ns, number, sequence, data in heapq.merge(*streams):
+            writer.add_message(number, log_ns, data, log_ns, sequence)
+        for file in attachments:
+            writer.add_attachment(file.create_ns, file.log_ns, file.name, file.media_type, file.data)
+        for name, values in [*records, (OWN, {"episode": json.dumps(about, allow_nan=False)})]:
+            writer.add_metadata(name, dict(values))
+        if receipt is not None:
+            receipt.add(notes)
+            writer.add_metadata(RECEIPT, {"receipt": receipt.document().decode()})
+        writer.finish()
+    return notes
+
+
+def _open_writer(out: Any, compression: Compression) -> Any:
+    try:
+        from mcap.writer import CompressionType, Writer
+    except ImportError:
+        raise MissingExtraError.for_extra("mcap", "mcap") from None
+    writer = Writer(out, compression=CompressionType[compression.upper()], enable_data_crcs=True)
+    writer.start("ros2", f"warpdata {__version__}")
+    return writer
+
+
+def _register_channels(writer: Any, topics: Mapping[str, SignalTopic]) -> list[int]:
+    """Declare all channels; their numbers in the file."""
+    schemas: dict[tuple[str, str, bytes], int] = {}
+    numbers = []
+    for topic in topics.values():
+        channel = topic.channel
+        schema = (channel.schema, channel.schema_encoding, channel.schema_data)
+        if schema not in schemas:
+            schemas[schema] = writer.register_schema(*schema)
+        about = dict(channel.metadata)
+        numbers.append(
+            writer.register_channel(channel.topic, channel.message_encoding, schemas[schema], about)
+        )
+    return numbers
+
+
+def _stamped(number: int, topic: SignalTopic) -> Iterator[tuple[int, int, int, bytes]]:
+    """Messages of a topic; those of all topics are sorted by time, then by channel."""
+    for sequence, (ts_ns, data) in enumerate(topic.messages()):
+        yield ts_ns, number, sequence, data
+
+
+def _recording_parts(episode: Episode) -> tuple[list[Attachment], list[tuple[str, Mapping[str, str]]]]:
+    """Attachments and metadata records of the recording that an episode was imported from."""
+    kept = episode.meta.get(KEPT)
+    kept = kept if isinstance(kept, Mapping) else {}
+    stated, signal = kept.get("attachments"), episode.signals.get(ATTACHMENTS)
+    attachments: list[Attachment] = []
+    try:
+        if stated and signal is not None and len(stated) == len(signal):
+            for about, (data, _) in zip(stated, signal, strict=True):
+                attachments.append(Attachment(**{key: about[key] for key in ATTACHMENT_KEYS}, data=data))
+        records = [(str(each["name"]), dict(each["metadata"])) for each in kept.get("metadata", ())]
+    except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
+        raise CorruptLayoutError(
+            f"corrupted metadata of an imported recording ({error!r})", path=episode.source.place
+        ) from None
+    return attachments, [record for record in records if record[0] not in (OWN, RECEIPT)]
+
+
+# Messages.
 
 
 class SignalTopic:
@@ -212,9 +342,6 @@ def encode_blob(value: bytes) -> bytes:
     return _u32(len(value)) + value
 
 
-# Reading what was written here.
-
-
 def _meta_to_json(name: str, meta: SignalMeta) -> dict[str, Any]:
     dtype, shape = meta.rows or (meta.dtype, meta.shape)
     stated = {
@@ -226,87 +353,3 @@ def _meta_to_json(name: str, meta: SignalMeta) -> dict[str, Any]:
         **{key: getattr(meta, key) for key in ("role", "clock", "units", "of", "model", "rate_hz")},
     }
     return {key: value for key, value in stated.items() if value is not None}
-
-
-def _parse_meta(stated: Mapping[str, Any]) -> SignalMeta:
-    kind = as_kind(stated["kind"])
-    names, shape = stated.get("names"), tuple(int(side) for side in stated["shape"])
-    if min(shape, default=0) < 0:
-        raise ValueError(shape)
-    dtype = OBJECT if kind in ("text", "bytes") else dtype_named(stated["dtype"]).dtype
-    is_ragged = kind in ("ragged", "sound")
-    return SignalMeta(
-        OBJECT if is_ragged else dtype,
-        () if is_ragged else shape,
-        kind,
-        names=None if names is None else tuple(map(str, names)),
-        role=as_role(stated["role"]),
-        **{key: stated.get(key) for key in ("units", "of", "model", "clock")},
-        rows=RowType(dtype, shape) if is_ragged else None,
-        rate_hz=checked_rate(stated["rate_hz"]) if kind == "sound" else None,
-    )
-
-
-def open_own_topic(log: MessageLog, number: int) -> tuple[str, Callable[[str], Signal]]:
-    """Name of the signal of a topic that warpdata wrote, and the function that opens it under a name."""
-    channel = log.channels[number]
-    try:
-        stated = parse_json_object(channel.metadata[OWN].encode())
-        name, meta = str(stated["signal"]), _parse_meta(stated)
-    except (WarpError, KeyError, TypeError, ValueError):
-        raise CorruptLayoutError(
-            f"corrupted description of the signal of topic {channel.topic!r}", path=log.name
-        ) from None
-    return name, partial(_open_signal, Topic(log, number, name, clock=meta.clock, role=meta.role), meta)
-
-
-def _open_signal(topic: Topic, meta: SignalMeta, name: str) -> Signal:
-    if not len(topic):
-        return ArraySignal(np.empty(0, np.int64), np.empty((0, *meta.shape), meta.dtype), meta)
-    payload = topic.payload
-    if payload is not None and payload.field == "data" and payload.kind in ("stills", "video"):
-        return topic.open_payload(name)
-    return RowsSignal(topic.read_times, meta, partial(_read_rows, topic, meta), len(topic))
-
-
-def _read_rows(topic: Topic, meta: SignalMeta, low: int, high: int) -> NDArray[Any]:
-    values = np.empty(0)
-    if meta.rows is not None:
-        return _read_ragged(topic, meta.rows, low, high)
-    if topic.payload is not None:
-        values = topic.read_content(low, high)
-    elif "value" in topic.fields:
-        values = topic.rows("value", low, high)
-    rows = _check_values(values, meta, high - low)
-    if rows is None:
-        raise CorruptLayoutError(
-            f"values of topic {topic.channel.topic!r} do not match its description {topic.problem}".rstrip(),
-            path=topic.log.name,
-        )
-    return rows
-
-
-def _read_ragged(topic: Topic, kind: RowType, low: int, high: int) -> NDArray[Any]:
-    values = topic.read_field("value", low, high)
-    try:
-        raws = [value.tobytes() if isinstance(value, np.ndarray) else bytes(value) for value in values]
-        return as_objects(np.frombuffer(raw, kind.dtype).reshape(-1, *kind.shape) for raw in raws)
-    except (TypeError, ValueError):
-        raise CorruptLayoutError(
-            f"values of topic {topic.channel.topic!r} are not rows of {kind}", path=topic.log.name
-        ) from None
-
-
-def _check_values(values: NDArray[Any], meta: SignalMeta, count: int) -> NDArray[Any] | None:
-    """Values in the type and shape of the signal; None if they do not have it."""
-    if len(values) != count or (meta.is_object and values.dtype != OBJECT):
-        return None
-    if meta.is_object:
-        return values if all(isinstance(value, str) == (meta.kind == "text") for value in values) else None
-    if values.dtype == OBJECT:  # ROS has no type for the elements: they were written as bytes
-        if any(not isinstance(value, bytes) or len(value) != meta.row_bytes for value in values):
-            return None
-        values = np.stack([np.frombuffer(value, meta.dtype) for value in values])
-    if values.dtype != meta.dtype or values[:1].size != math.prod(meta.shape):
-        return None
-    return values.reshape(count, *meta.shape)

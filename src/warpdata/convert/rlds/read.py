@@ -5,12 +5,14 @@ A record is read whole when its episode is opened, and cached while it is in use
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 import zlib
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -24,7 +26,7 @@ from warpdata.convert.aligning import LAST_ROW, stated_rate
 from warpdata.convert.place import Place, check_inside
 from warpdata.convert.receipt import MAX_DOCUMENT_BYTES, RECEIPT_FILE
 from warpdata.convert.rlds.records import ArrayRecordFile, TFRecordFile, Values, is_tfrecord, parse_example
-from warpdata.convert.stepped import EpisodeColumn, Parts, PictureRows, Rows, SteppedEpisodes
+from warpdata.convert.stepped import EpisodeColumn, Parts, Rows, SteppedEpisodes
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.errors import (
     BadMagicError,
@@ -34,9 +36,11 @@ from warpdata.errors import (
     UnsupportedDtypeError,
     UnsupportedVersionError,
     nearest,
+    require_word,
 )
 from warpdata.formats.episodedir.pictures import is_still
 from warpdata.timeline.meta import Role
+from warpdata.timeline.ragged import as_objects
 
 INFO, FEATURES = "dataset_info.json", "features.json"
 STEPS = "steps"
@@ -93,10 +97,8 @@ def read(
     `last_row="observation"` exports leave that action out; with `step`, the default unless the set itself states it,
     the action counts. No value is changed by it.
     """
-    known = get_args(LastRow)
-    if last_row is not None and last_row not in known:
-        hint = nearest(str(last_row), known)
-        raise ValueError(f"unknown last_row {last_row!r} (choose from {', '.join(known)}).{hint}")
+    if last_row is not None:
+        require_word("last_row", last_row, get_args(LastRow))
     splits = (split,) if isinstance(split, str) else None if split is None else tuple(split)
     return Episodes(RldsEpisodes(Place.of(source), splits, fps, last_row))
 
@@ -271,27 +273,20 @@ def _read_packed(leaf: Leaf, values: Values, dtype: np.dtype[Any], path: str) ->
             f"feature {leaf.path!r} is {leaf.encoding} of unknown shape {list(leaf.shape)}", path=path
         )
     size = math.prod(leaf.shape) * dtype.itemsize
-    rows = []
+    rows: list[bytes | memoryview] = []
     for row, entry in enumerate(values.entries):
-        data = _inflate(entry, size) if leaf.encoding == "zlib" else entry
+        data: bytes | memoryview = entry
+        if leaf.encoding == "zlib":
+            data, stream = b"", zlib.decompressobj()
+            with contextlib.suppress(zlib.error):  # more than deflate can expand to is not even tried
+                data = stream.decompress(entry, size + 1) if size <= _DEFLATE_RATIO * len(entry) else b""
+            data = data if stream.eof else b""
         if len(data) != size:
             raise CorruptLayoutError(
                 f"row {row} of feature {leaf.path!r} does not hold {leaf.dtype}{list(leaf.shape)}", path=path
             )
         rows.append(data)
     return np.frombuffer(b"".join(rows), dtype).reshape(len(rows), *leaf.shape)
-
-
-def _inflate(entry: bytes | memoryview, size: int) -> bytes:
-    """Decompressed bytes; nothing if they do not have this size."""
-    if size > _DEFLATE_RATIO * len(entry):
-        return b""
-    stream = zlib.decompressobj()
-    try:
-        data = stream.decompress(entry, size + 1)
-    except zlib.error:
-        return b""
-    return data if stream.eof else b""
 
 
 def _pad_rows(leaf: Leaf, values: Values, lengths: NDArray[np.int64], steps: int, path: str) -> NDArray[Any]:
@@ -332,15 +327,13 @@ class RldsEpisodes(SteppedEpisodes):
         self, place: Place, splits: tuple[str, ...] | None, fps: float | None, last_row: LastRow | None = None
     ) -> None:
         self._place, self._splits, self._fps, self._last_row = place, splits, fps, last_row
+        self._info: dict[str, Any] = self.metadata["rlds"]["info"]
+        features = self.metadata["rlds"]["features"]
+        self._leaves = None if features is None else parse_features(features, f"{self.name}/{FEATURES}")
         self._lock = ThreadLock()
         self._records: OrderedDict[int, ExampleRecord] = OrderedDict()
         self._files: dict[int, TFRecordFile | ArrayRecordFile] = {}
         _ = self.ids  # a place without such a set is refused now
-
-    @property
-    def name(self) -> str:
-        """Path or URL of the set."""
-        return self._place.name
 
     @cached_property
     def _prefix(self) -> str | None:
@@ -368,19 +361,16 @@ class RldsEpisodes(SteppedEpisodes):
         return {"rlds": {"info": self._read_json(INFO) or {}, "features": self._read_json(FEATURES)}}
 
     @cached_property
-    def _info(self) -> dict[str, Any]:
-        info: dict[str, Any] = self.metadata["rlds"]["info"]
-        return info
-
-    @cached_property
-    def _leaves(self) -> list[Leaf] | None:
-        features = self.metadata["rlds"]["features"]
-        return None if features is None else parse_features(features, f"{self.name}/{FEATURES}")
-
-    @cached_property
     def _shards(self) -> list[_Shard]:
         """The files in their order."""
-        shards = self._described_shards() if self._info else self._bare_shards()
+        shards = self._described_shards()
+        if not self._info:
+            files = [""]
+            if not self._place.is_file:
+                files = [name for name in self._place.children() if _TFRECORD.search(name)]
+            if not files:
+                raise BadMagicError(f"folder has neither a {INFO} nor TFRecord files", path=self.name)
+            shards = [_Shard("train", name, None) for name in files]
         if self._splits is None:
             return shards
         known = list(dict.fromkeys(shard.split for shard in shards))
@@ -388,14 +378,6 @@ class RldsEpisodes(SteppedEpisodes):
             if wanted not in known:
                 raise ValueError(f"no split {wanted!r} in {self.name}.{nearest(wanted, known)}")
         return [shard for shard in shards if shard.split in self._splits]
-
-    def _bare_shards(self) -> list[_Shard]:
-        if self._place.is_file:
-            return [_Shard("train", "", None)]
-        files = [name for name in self._place.children() if _TFRECORD.search(name)]
-        if not files:
-            raise BadMagicError(f"folder has neither a {INFO} nor TFRecord files", path=self.name)
-        return [_Shard("train", name, None) for name in files]
 
     def _described_shards(self) -> list[_Shard]:
         form, path = self._info.get("fileFormat", "tfrecord"), f"{self.name}/{INFO}"
@@ -428,7 +410,7 @@ class RldsEpisodes(SteppedEpisodes):
                 for word, value in words.items():
                     file = file.replace(word, value)
                 shards.append(_Shard(name, check_inside(f"{self._prefix}{file}", self.name), count))
-        if not shards:
+        if not shards and self._info:
             raise CorruptLayoutError("no split has a file", path=path)
         return shards
 
@@ -476,7 +458,7 @@ class RldsEpisodes(SteppedEpisodes):
             ends = np.cumsum(self._counts)
             number = int(np.searchsorted(ends, position, side="right"))
             shard = self._shards[number]
-            path = f"{self.name}/{shard.file} (episode {self.ids[position]})"
+            path = f"{self.name}/{shard.file}".rstrip("/") + f" (episode {self.ids[position]})"
             data = self._open_file(number).read(position - int(ends[number]) + self._counts[number])
             record = ExampleRecord(parse_example(data, path), len(data), path, shard.split, self._leaves)
             self._records[position] = record
@@ -500,8 +482,7 @@ class RldsEpisodes(SteppedEpisodes):
                 columns[leaf.name] = EpisodeColumn(self._open_rows(position, leaf, record), role)
                 if leaf.kind == "ragged":
                     lengths = Leaf(f"{leaf.path}/{RAGGED_LENGTHS}", "tensor", "int64")
-                    rows = ExampleRows(self, position, lengths)
-                    columns[lengths.name] = EpisodeColumn(rows, "other")
+                    columns[lengths.name] = EpisodeColumn(self._open_rows(position, lengths, record), "other")
         if task_path is not None:
             static["task"] = task
         meta: dict[str, Any] = {"rlds": {"split": record.split, "task": task_path}}
@@ -511,10 +492,21 @@ class RldsEpisodes(SteppedEpisodes):
         return Parts(self.ids[position], record.steps, columns, static, meta, fps, place=record.path)
 
     def _open_rows(self, position: int, leaf: Leaf, record: ExampleRecord) -> Rows:
-        rows = ExampleRows(self, position, leaf)
+        read = partial(self._read_rows, position, leaf)
+        if leaf.kind not in ("image", "text", "unknown"):
+            array = record.read_array(leaf)
+            return Rows(record.steps, array.dtype, array.shape[1:], read)
+        rows = Rows.objects(record.steps, "text" if leaf.kind == "text" else "bytes", read)
         if not record.has_pictures(leaf):
             return rows
-        return PictureRows(rows, has_axis=len(leaf.shape) == 3 and leaf.shape[2] == 1)
+        return rows.as_pictures(has_axis=len(leaf.shape) == 3 and leaf.shape[2] == 1)
+
+    def _read_rows(self, position: int, leaf: Leaf, start: int, stop: int) -> NDArray[Any]:
+        record = self.record(position)
+        if leaf.kind not in ("image", "text", "unknown"):
+            return record.read_array(leaf)[start:stop]
+        entries = record.read_entries(leaf, start, stop)
+        return as_objects(map(_decode, entries) if leaf.kind == "text" else entries)
 
 
 def _choose_role(name: str) -> Role:
@@ -573,18 +565,16 @@ class ExampleRecord:
     def has_pictures(self, leaf: Leaf) -> bool:
         """Whether the values are JPEG or PNG pictures."""
         values = self._list(leaf.path)
-        if values.kind != "bytes" or not values.entries:
-            return False
-        return leaf.kind in ("image", "unknown") and is_still(bytes(values.entries[0][:16]))
+        is_bytes = values.kind == "bytes" and len(values) > 0 and leaf.kind in ("image", "unknown")
+        return is_bytes and is_still(bytes(values.entries[0][:16]))
 
     def read_entries(self, leaf: Leaf, start: int, stop: int) -> list[bytes]:
         """Entries of a list of bytes; an empty list stands for an empty entry in every step."""
         values = self._list(leaf.path)
-        if not len(values):
-            return [b""] * (stop - start)
-        if values.kind != "bytes":
+        if len(values) and values.kind != "bytes":
             raise CorruptLayoutError(f"{leaf.path!r} holds numbers", path=self.path)
-        return [bytes(entry) for entry in values.entries[start:stop]]
+        entries = values.entries[start:stop] if len(values) else [b""] * (stop - start)
+        return [bytes(entry) for entry in entries]
 
     def read_array(self, leaf: Leaf) -> NDArray[Any]:
         """All rows of a feature of numbers."""
@@ -625,28 +615,3 @@ class ExampleRecord:
 
 def _decode(entry: bytes | memoryview) -> str:
     return bytes(entry).decode("utf-8", "surrogateescape")
-
-
-class ExampleRows(Rows):
-    """The rows of one feature of one episode."""
-
-    def __init__(self, episodes: RldsEpisodes, position: int, leaf: Leaf) -> None:
-        self._episodes, self._position, self._leaf = episodes, position, leaf
-        record = episodes.record(position)
-        self.count = record.steps
-        if leaf.kind in ("image", "text", "unknown"):
-            self.kind = "text" if leaf.kind == "text" else "bytes"
-            self.dtype, self.row_shape = np.dtype(object), ()
-        else:
-            array = record.read_array(leaf)
-            self.dtype, self.row_shape = array.dtype, array.shape[1:]
-
-    def read(self, start: int, stop: int) -> NDArray[Any]:
-        """Rows of the record."""
-        record = self._episodes.record(self._position)
-        if self.kind is None:
-            return record.read_array(self._leaf)[start:stop]
-        entries = record.read_entries(self._leaf, start, stop)
-        rows = np.empty(len(entries), object)
-        rows[:] = [_decode(entry) for entry in entries] if self.kind == "text" else entries
-        return rows

@@ -1,0 +1,314 @@
+"""A file that is appended to through memory: what a recording survives `kill -9` by."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import secrets
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from warpdata.bytekit.arrays import align_up
+from warpdata.bytekit.io.append_file import GrowingFile
+from warpdata.bytekit.io.commit import TEMP_MARK, fsync_folder, map_os_errors, os_error, write_at
+from warpdata.bytekit.process import system
+from warpdata.bytekit.process.locks import FileLock
+from warpdata.errors import JournalInUseError
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+
+PAGE_BYTES = mmap.ALLOCATIONGRANULARITY
+MIN_WINDOW_BYTES, MAX_WINDOW_BYTES = 1 << 20, 8 << 20
+_SMALL_RECORDS_PER_WINDOW, _RECORDS_PER_WINDOW = 256, 8
+"""A window of few small records would be full before the next one is made."""
+_SMALL_RECORD_BYTES = 64 << 10
+_LOCK_TIMEOUT_S = 10.0
+_ZEROS = bytes(1 << 16)
+
+
+def map_window(fd: int, start: int, size_bytes: int) -> mmap.mmap:
+    """Allocate and map [start, start + size) of a file; a full disk is an OSError here, no fault later."""
+    system.allocate(fd, start, size_bytes)
+    return mmap.mmap(fd, size_bytes, offset=start)
+
+
+def prefault(window: mmap.mmap) -> None:
+    """Bring the pages of a writable window into memory now, so that filling it costs only the copy."""
+    system.populate_to_write(window)
+
+
+def sync_range(fd: int, start: int, end: int) -> None:
+    """Bring the bytes [start, end) of a file to the disk, written through any mapping."""
+    # Syncing the whole file would write and protect pages mapped ahead, which then fault again one by one;
+    # a range can only be named through a mapping, which costs nothing as long as it is not touched.
+    first = start // PAGE_BYTES * PAGE_BYTES
+    with mmap.mmap(fd, end - first, offset=first) as window:
+        system.sync_mapped(window, fd)
+
+
+class MappedFile(GrowingFile):
+    """A growing file that is appended to through memory: once a record is copied, the kernel owns its bytes.
+
+    It is new, and locked for as long as its writer lives; the lock dies with the process. One thread appends; others
+    may prepare windows, sync and publish meanwhile. The room ahead of the last record is allocated: an end mark, zeros.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        head: bytes,
+        *,
+        record_bytes: int,
+        end_mark: Callable[[int], bytes],
+        publish: bool,
+        on_advance: Callable[[], None] | None,
+    ) -> None:
+        """Records of up to `record_bytes` always fit in a window; `end_mark` makes what stands behind the last one.
+
+        Without `publish` the caller does that later.
+        """
+        self.on_advance = on_advance
+        self._end_mark, self._room_bytes = end_mark, len(end_mark(0))
+        self._overlap = align_up(record_bytes + self._room_bytes, PAGE_BYTES)
+        is_small = self._overlap < _SMALL_RECORD_BYTES
+        records = _SMALL_RECORDS_PER_WINDOW if is_small else _RECORDS_PER_WINDOW
+        wanted = min(records * self._overlap, MAX_WINDOW_BYTES)
+        self._stride = max(MIN_WINDOW_BYTES, wanted, self._overlap)
+        # A short recording never needs a second window; where records are large, half a window is too late.
+        self._unused_ahead = self._stride // 2 if self._overlap * 4 <= self._stride else 0
+        self._next: tuple[int, mmap.mmap] | None = None
+        self._retired: list[mmap.mmap] = []
+        self._is_faulted = False
+        self._synced = 0
+        self._touched = 0
+        """End of the bytes of an unfinished record, left by Ctrl-C."""
+        self._preparing, self._syncing = threading.Lock(), threading.Lock()
+        # Under its own name a file always has a whole header: one that has not was damaged, not just begun.
+        self._folder, name = os.path.split(os.fspath(path))
+        self._temp: str | None = os.path.join(self._folder, f".{name}{TEMP_MARK}{secrets.token_hex(6)}")
+        with map_os_errors(path):
+            self._lock, fd = _create_locked(self._temp)
+            super().__init__(path, fd, 0)
+            try:
+                self._begin(head)
+                if publish:
+                    self.publish()
+            except BaseException:
+                self.discard()
+                raise
+
+    def in_child(self) -> None:
+        """Close the file, unless a thread of the parent was using it."""
+        self._preparing, self._syncing = threading.Lock(), threading.Lock()
+        with contextlib.suppress(BufferError):
+            self._unmap()
+        super().in_child()
+
+    def _begin(self, head: bytes) -> None:
+        write_at(self._fd, head + self._end_mark(len(head)), 0)
+        self._window_start = 0
+        self._window = map_window(self._fd, 0, self._stride + self._overlap)
+        self._limit = self._unused_ahead or self._stride
+        self.position = self.records_offset = self._touched = self._released = len(head)
+        if self.position >= self._limit:
+            self._reach()
+
+    def publish(self) -> None:
+        """Make the header survive power loss and give the file its name; what is published already stays so."""
+        with self._syncing, map_os_errors(self.path):
+            self._publish()
+
+    def _publish(self) -> None:
+        if self._temp is None or self._fd < 0:
+            return
+        sync_range(self._fd, 0, self.records_offset + self._room_bytes)
+        system.rename_new(self._temp, self.path)
+        self._temp = None
+        fsync_folder(self._folder)
+
+    def prepare(self) -> None:
+        """Map and fault in the next window and unmap those behind, so that the recorder need not wait for either."""
+        with self._preparing:
+            if self._fd < 0:
+                return
+            if not self._is_faulted:
+                self._is_faulted = True
+                prefault(self._window)
+            if self._next is None and self.position >= self._window_start + self._unused_ahead:
+                start = self._window_start + self._stride
+                window = map_window(self._fd, start, self._stride + self._overlap)
+                prefault(window)
+                self._next = (start, window)
+            while self._retired:
+                self._retired.pop(0).close()
+
+    def sync(self, start: int = 0, end: int | None = None) -> None:
+        """Make what was appended, or only bytes [start, end) of it, survive power loss."""
+        with self._syncing, map_os_errors(self.path):
+            end = self.position if end is None else end
+            start = max(start, self._synced)
+            if end > start and self._fd >= 0:
+                self._publish()
+                sync_range(self._fd, start, end + self._room_bytes)
+                self._synced = end
+
+    def release(self, end: int) -> None:
+        """Give the records before `end` back to the disk: they are needed no more, and read as zeros."""
+        with self._syncing:
+            size = end - self._released
+            if self._fd >= 0 and size > 0 and system.give_back(self._fd, self._released, size):
+                self._released = end
+
+    def trim(self) -> None:
+        """Give back the room ahead of the last record already: nothing is appended any more, and the records stay."""
+        self.on_advance = None
+        with self._preparing, self._syncing:
+            if self._fd >= 0:
+                self._unmap()
+                with contextlib.suppress(OSError):
+                    os.ftruncate(self._fd, self.position + self._room_bytes)
+
+    def close(self, *, durable: bool = True, unlock: bool = True) -> None:
+        """Give back the room ahead of the last record, and close; not `durable` where the file is deleted next.
+
+        Without `unlock` the file stays locked until that is called.
+        """
+        with self._preparing, self._syncing:
+            if durable and self._fd >= 0:
+                with map_os_errors(self.path):
+                    self._publish()
+            self._unmap()
+            fd, self._fd = self._fd, -1
+        if fd >= 0:
+            with map_os_errors(self.path):
+                try:
+                    if durable:
+                        os.ftruncate(fd, self.position + self._room_bytes)
+                        system.sync_data(fd)
+                finally:
+                    os.close(fd)
+                    if unlock:
+                        self.unlock()
+
+    def unlock(self) -> None:
+        """Let others have the file."""
+        self._lock.let_go()
+
+    def discard(self) -> None:
+        """Delete the file: what it held is gone."""
+        with self._preparing, self._syncing:
+            self._unmap()
+            fd, self._fd = self._fd, -1
+        if fd >= 0:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._temp or self.path)
+            os.close(fd)
+            self.unlock()
+
+    def _place(self, span: int) -> int:
+        """Where in the window the next record of `span` bytes goes, moving the window if need be."""
+        if self._fd < 0:
+            self._open_fd()
+        if self.position >= self._limit:
+            self._reach()
+        if self._touched > self.position:
+            self._clear()
+        self._touched = self.position + span
+        return self.position - self._window_start
+
+    def _taken(self, span: int) -> int:
+        start = self.position
+        self.position = start + span
+        return start
+
+    def _clear(self) -> None:
+        """Wipe what an interrupted call left where the next record goes: it would be taken for damage."""
+        mark, end = self._end_mark(self.position), self._touched + self._room_bytes
+        with map_os_errors(self.path):
+            write_at(self._fd, mark, self.position)
+            for at in range(self.position + len(mark), end, len(_ZEROS)):
+                write_at(self._fd, memoryview(_ZEROS)[: end - at], at)
+
+    def _write_past_windows(
+        self, pieces: Sequence[Buffer], checksum: Buffer, checksum_at: int, span: int
+    ) -> int:
+        """A record that no window holds: allocated and written as it is, the checksum last."""
+        # A window being prepared is filled with zeros where that is how a disk allocates: not over this record.
+        with map_os_errors(self.path), self._preparing:
+            try:
+                system.allocate(self._fd, self.position, span + self._room_bytes)
+            except OSError:
+                self._touched = self.position
+                raise
+            write_at(self._fd, self._end_mark(self.position + span), self.position + span)
+            system.write_pieces(self._fd, pieces, self.position)
+            write_at(self._fd, checksum, self.position + checksum_at)
+        return self._taken(span)
+
+    def _reach(self) -> None:
+        """The window is full, or it is time to prepare the next one."""
+        end = self._window_start + self._stride
+        if self.position >= end:
+            self._advance()
+            end = self._window_start + self._stride
+        early = self._window_start + self._unused_ahead
+        self._limit = early if self.position < early else end
+        if self.on_advance is not None:
+            self.on_advance()
+        elif len(self._retired) > 1:
+            self._retired.pop(0).close()
+
+    def _advance(self) -> None:
+        """Windows overlap by one record, so a record never has to be split and none leaves a gap."""
+        start = self.position // self._stride * self._stride
+        window = self._take_prepared(start)
+        self._retired.append(self._window)
+        self._window, self._window_start = window, start
+
+    def _take_prepared(self, start: int) -> mmap.mmap:
+        """The window at `start`: the one prepared ahead if there is one, else a new one."""
+        # Waiting for a window that is being prepared is quicker than faulting in another one page by page.
+        with self._preparing:
+            prepared, self._next = self._next, None
+        if prepared is not None:
+            if prepared[0] == start:
+                return prepared[1]
+            self._retired.append(prepared[1])  # a large record went beyond it
+        try:
+            return map_window(self._fd, start, self._stride + self._overlap)
+        except OSError as error:
+            raise os_error(error, self.path) from error
+
+    def _unmap(self) -> None:
+        while self._retired:
+            self._retired.pop().close()
+        if self._next is not None:
+            self._next[1].close()
+            self._next = None
+        if hasattr(self, "_window"):
+            self._window.close()
+
+
+def _create_locked(path: str) -> tuple[FileLock, int]:
+    """Make a file: the lock of it, and a descriptor for its data.
+
+    These are two, because each mapping duplicates the second, and what a thread maps while a child is forked stays
+    open in the child.
+    """
+    # A process that checks the lock holds it for a moment itself.
+    lock = None
+    try:
+        lock = FileLock.take(path, timeout_s=_LOCK_TIMEOUT_S)
+        if lock is None:
+            raise JournalInUseError("another process took the file as it was made", path=path)
+        return lock, os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+        if lock is not None:
+            lock.let_go()
+        raise
