@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import signal
 import subprocess
@@ -359,24 +358,6 @@ def test_an_interpreter_that_exits_while_recording_does_not_hang(tmp_path: Path)
     )
     subprocess.run([sys.executable, "-c", code, tmp_path / "a.wshard"], check=True, timeout=LIMIT_S)
     assert wd.salvage(tmp_path / "a.wshard").steps_kept == 100
-
-
-def test_a_disk_that_cannot_sync_is_an_error_of_the_next_step(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from warpdata.errors import StoreError
-    from warpdata.formats.journal import mapped_file
-
-    writer = record(tmp_path / "a.wshard", 3, durability="1ms")
-
-    def broken(*_: object) -> None:
-        raise OSError(errno.EIO, "Input/output error")
-
-    monkeypatch.setattr(mapped_file, "sync_range", broken)
-    with pytest.raises(StoreError, match="Input/output"):
-        until(lambda: writer.write_timestep(step(3)), "the error is never told", pause_s=0)
-    writer.close()
-    assert wd.salvage(tmp_path / "a.wshard").steps_kept >= 3
 
 
 def test_an_empty_journal_has_lost_what_it_held(tmp_path: Path) -> None:

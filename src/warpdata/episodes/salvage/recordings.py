@@ -446,7 +446,8 @@ def _from_blocks(
         _ORPHANS + name if name.startswith(_LANES) else name: data for name, data in episode.blocks.items()
     }
     kept = list(plan_shard(episode, target).sizes)
-    if DIRECTORY_BLOCK in episode.blocks:  # signals whose blocks are lost are no longer listed
+    # A packed directory lists its signals: those whose blocks are lost are no longer among them.
+    if DIRECTORY_BLOCK in episode.blocks:
         names = {*kept, *(block.removeprefix("signal/") for block in kept)}
         episode.blocks[DIRECTORY_BLOCK] = directory_of(bytes(episode.blocks[DIRECTORY_BLOCK]), names)
     # What lost its partner has another name now, and is not stored as before.
