@@ -26,20 +26,20 @@ BUDGETS: dict[str, tuple[int, int, int]] = {
     "(top)": (800, 80, 0),
     "_api": (1200, 60, 0),
     "bytekit": (3000, 390, 0),
-    "catalog": (7800, 760, 5),
-    "cli": (3600, 240, 0),
-    "convert": (11750, 1090, 10),
-    "corpora": (2100, 270, 5),
-    "episodes": (11500, 1190, 10),
-    "formats": (12500, 1190, 5),
-    "loading": (4800, 490, 0),
-    "ordering": (600, 80, 0),
-    "ray": (1000, 100, 0),
+    "catalog": (7700, 760, 5),
+    "cli": (3700, 240, 0),
+    "convert": (11700, 1080, 10),
+    "corpora": (1900, 220, 5),
+    "episodes": (12000, 1220, 10),
+    "formats": (12600, 1210, 5),
+    "loading": (5000, 510, 0),
+    "ordering": (800, 120, 0),
+    "ray": (900, 90, 0),
     "search": (6300, 570, 5),
     "sql": (800, 90, 0),
-    "stores": (3500, 390, 0),
-    "timeline": (2200, 360, 5),
-    "viewer": (2350, 240, 0),
+    "stores": (3400, 380, 0),
+    "timeline": (2200, 340, 5),
+    "viewer": (2400, 230, 0),
 }
 """Package -> non-blank lines, functions and classes, unusual words in docstrings, comments and messages."""
 
@@ -56,10 +56,10 @@ PARTICIPLE = re.compile(
 VERBS = frozenset({"embed", "exceed", "feed", "need", "proceed", "ragged", "seed", "shed", "speed"})
 """Words that only end like participles."""
 
-DOCS_WORDS = 95
+DOCS_WORDS = 72
 """Unusual words in README.md, ARCHITECTURE.md, CONTRIBUTING.md and docs/."""
 
-FORMAT_SKIPS = 235
+FORMAT_SKIPS = 229
 """Lines that switch the formatter off, in src, tests, bench, tools and examples."""
 
 UNUSUAL = re.compile(
