@@ -40,6 +40,7 @@ class Health:
         self._lock = ThreadLock()
         self._checked: dict[str, _Checked] = {}
         self._found: dict[str, list[Finding]] = {}
+        self._shared: set[str] = set()
         self._generation = -1
         self._is_compared = False
         self.is_wanted = False
@@ -85,8 +86,13 @@ class Health:
         found: dict[str, list[Finding]] = defaultdict(list)
         for each in (*without_usual(own, beside, len(self._checked)), *beside.findings()):
             found[each.episode].append(each)
+        shared = found.pop("", [])  # of the whole set: a finding that most episodes have
         with self._lock:
-            self._found = {name: found[name] for name in self._checked}
+            self._found = {
+                name: found[name] + [each for each in shared if name in each.details.get("episodes", ())]
+                for name in self._checked
+            }
+            self._shared = {each.rule for each in shared}
             self._is_compared = True
             self.revision += 1
 
@@ -118,13 +124,13 @@ class Health:
             }
 
     def _usual_rules(self) -> set[str]:
-        """Rules other than damage with findings in every checked episode of a set."""
+        """Rules other than damage with findings in every checked episode of a set, or in most of a compared one."""
         if len(self._found) < USUAL_EPISODES:
             return set()
         rules = [
             {each.rule for each in found if each.severity != "damaged"} for found in self._found.values()
         ]
-        return set.intersection(*rules)
+        return set.intersection(*rules) | (self._shared if self._is_compared else set())
 
 
 def worst(findings: list[Finding]) -> str:
