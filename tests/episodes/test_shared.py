@@ -172,7 +172,7 @@ def test_nothing_recorded_leaves_nothing(tmp_path: Path, name: str) -> None:
 
 
 def test_a_name_is_one_part(tmp_path: Path) -> None:
-    for name in ("a/b", "..", "", "a b"):
+    for name in ("a/b", "..", ""):
         with pytest.raises(ValueError):
             wd.record(tmp_path / "root", episode=name)
     assert not list(tmp_path.rglob("0*"))
