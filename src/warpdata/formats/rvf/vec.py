@@ -198,10 +198,9 @@ def _decode_id_map(view: memoryview, start: int, count: int, where: str, check: 
 
 def _offsets_match(stored: memoryview, deltas: Ids, interval: int) -> bool:
     """Whether restart offsets, where there are any, point at the restart points."""
-    if not stored.nbytes:
-        return True
-    starts = np.cumsum(varint.varint_lengths(deltas))[interval - 1 :: interval]
-    return np.array_equal(np.frombuffer(stored, "<u4")[1:], starts[: stored.nbytes // 4 - 1])
+    ends = np.cumsum(varint.varint_lengths(deltas))
+    starts = np.concatenate(([0], ends[:-1]))[::interval]
+    return not stored.nbytes or np.array_equal(np.frombuffer(stored, "<u4"), starts)
 
 
 def pack_rows(vectors: NDArray[Any], dtype: str) -> Rows:

@@ -227,8 +227,10 @@ class Searcher:
         else:
             shape = (0, min(k, self.live_count))
             ids, distances = np.zeros(shape, np.int64), np.zeros(shape, np.float32)
-        with np.errstate(over="ignore"):
-            away = distances.astype(np.float32, copy=False)
+        away = distances
+        if distances.dtype != np.float32:
+            with np.errstate(over="ignore"):
+                away = distances.astype(np.float32)
         return (ids[0], away[0]) if array.ndim == 1 and len(matrix) else (ids, away)
 
     def _effort_for(self, recall: float, exact: bool) -> tuple[int, bool]:
