@@ -354,8 +354,8 @@ FORGERIES: dict[str, tuple[Forge, Use, type[FormatError], str]] = {
     "blocks of another dimension": (blocks_of_another_dimension, first, CORRUPT, "a block of 15 dimensions in a"),
     "blocks of another dimension, all": (blocks_of_another_dimension, warm, CORRUPT, "a block of 15 dimensions in a"),
     "empty blocks in partitions": (empty_blocks, first, CORRUPT, "a partition and its block differ in size"),
-    "empty blocks in the id directory": (empty_blocks, one, CORRUPT, "the id directory does not fit the blocks"),
-    "empty blocks in the graph": (empty_blocks, warm, CORRUPT, "the graph does not fit its vectors"),
+    "empty blocks in the id directory": (empty_blocks, one, CORRUPT, "a partition and its block differ in size"),
+    "empty blocks in the graph": (empty_blocks, warm, CORRUPT, "the partitions do not fit their vectors"),
     "ids that would be negative": (ids_from(2**63), warm, LIMIT, "ids are below 2"),
     "ids that would be negative, in parts": (ids_from(2**63), first, LIMIT, "ids are below 2"),
     "a deletion behind all ids": (deleted(2**64 - 1, 2**64), one, LIMIT, "ids are below 2"),
@@ -415,7 +415,7 @@ FORGERIES: dict[str, tuple[Forge, Use, type[FormatError], str]] = {
     # the graph
     "a graph of fewer rows": (graph_of_fewer(2), warm, CORRUPT, "the graph does not fit its vectors"),
     "a graph of no rows": (
-        both(graph_of_fewer(2, 0), profile(row_segments=[], code_segments=[])), warm, CORRUPT, "not on its top level",
+        both(graph_of_fewer(2, 0), profile(row_segments=[], code_segments=[])), warm, CORRUPT, "do not fit",
     ),
     "a graph without an entry": (
         lambda p: p.layer_a(entry_points=()), warm, CORRUPT, "the graph has no entry point",

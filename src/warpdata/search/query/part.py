@@ -248,6 +248,9 @@ class RowPart:
             self.load()
             return
         order = np.argsort(directory.blocks, kind="stable")
+        entries = self._content.base_entries
+        if self._places != [(e.segment_id, number) for e in entries for number in range(e.block_count)]:
+            raise CorruptLayoutError("a partition names a block that does not exist", path=self._where)
         sizes = np.bincount(directory.blocks, minlength=len(self._places))
         if not np.array_equal(sizes, np.diff(self._bounds)):
             raise CorruptLayoutError("the id directory does not fit the blocks", path=self._where)
