@@ -162,7 +162,7 @@ def run_corpus_sample(
     from warpdata._api import open_corpus
     from warpdata.bytekit.io.commit import write_file
     from warpdata.corpora.source import FractionRows
-    from warpdata.ordering.splitmix import random_ids
+    from warpdata.ordering.blocks import random_ids
 
     if limit < 1:
         raise ValueError("--limit must be at least 1")
