@@ -44,9 +44,17 @@ BUDGETS: dict[str, tuple[int, int, int]] = {
 """Package -> non-blank lines, functions and classes, unusual words in docstrings, comments and messages."""
 
 PARTICIPLES: dict[str, int] = {
-    "convert": 3, "corpora": 1, "episodes": 4, "formats": 2, "loading": 9, "ordering": 2, "search": 18, "sql": 3,
-    "stores": 1, "timeline": 4, "viewer": 7,
-}  # fmt: skip
+    "convert": 3,
+    "episodes": 3,
+    "formats": 2,
+    "loading": 11,
+    "ordering": 1,
+    "search": 17,
+    "sql": 3,
+    "stores": 2,
+    "timeline": 4,
+    "viewer": 7,
+}
 """Package -> public functions whose name is a bare participle (`opened`, `chosen`); a function is a verb (`open`)."""
 
 PARTICIPLE = re.compile(

@@ -302,7 +302,7 @@ def test_an_unfinished_recording_is_read(tmp_path: Path) -> None:
     declare(recorder)
     for step in range(5):
         recorder.append("cloud", value("cloud", step), step * STEP_NS)
-    from warpdata.episodes.salvage.unfinished import live_episode
+    from warpdata.episodes.salvage.live import live_episode
 
     folder = next(path for path in (tmp_path / "root").glob("*/*") if path.is_dir())
     live = live_episode(folder)

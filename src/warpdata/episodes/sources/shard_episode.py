@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property, lru_cache, partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.arrays import read_only, select_rows
 from warpdata.bytekit.checksum import join_crc32c
+from warpdata.bytekit.lazy import cached_property
 from warpdata.bytekit.process.forks import Reopens
 from warpdata.errors import CorruptLayoutError
 from warpdata.formats.wshard.channel import Channel
