@@ -415,7 +415,7 @@ FORGERIES: dict[str, tuple[Forge, Use, type[FormatError], str]] = {
     # the graph
     "a graph of fewer rows": (graph_of_fewer(2), warm, CORRUPT, "the graph does not fit its vectors"),
     "a graph of no rows": (
-        both(graph_of_fewer(2, 0), profile(row_segments=[], code_segments=[])), warm, CORRUPT, "does not fit the blocks",
+        both(graph_of_fewer(2, 0), profile(row_segments=[], code_segments=[])), warm, CORRUPT, "does not fit",
     ),
     "a graph without an entry": (
         lambda p: p.layer_a(entry_points=()), warm, CORRUPT, "the graph has no entry point",
