@@ -241,7 +241,7 @@ const SCENARIOS = {
     await page.waitForSelector("[data-testid=camera]");
     // How it is doing stands in the list and above the episode: what waits, what was lost, what is left.
     for (const place of ["[data-live=true]", ".episode-bar"]) {
-      await page.waitForSelector(`${place} [data-count=dropped][data-value="2"]`);
+      await page.waitForSelector(`${place} [data-count=refused][data-value="2"]`);
       for (const each of ["waiting", "blocked", "free"]) await page.waitForSelector(`${place} [data-count=${each}]`);
     }
     tell({ seen: true }); // the recorder may end now
