@@ -397,7 +397,7 @@ def bars(found: dict[str, Any]) -> dict[str, Any]:  # noqa: C901 - one block per
     if "open_us" in found:
         at_most["open and parse the root, µs"] = (found["open_us"], 300)
     if "load" in found:
-        at_most["load of the graph, CPU s"] = (found["load"]["graph_cpu_s"], 0.6)
+        at_most["load of the graph, CPU s"] = (found["load"]["graph_cpu_s"], 0.3)
     if "single_appends" in found:
         beside = (found["single_appends"]["ratio"] - 1) * found["dim"] * 4 / 1024
         at_most["1,000 single appends, KiB beside each (4 are the root)"] = (beside, 8.0)
