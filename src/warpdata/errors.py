@@ -48,6 +48,7 @@ import contextlib
 import difflib
 import functools
 import importlib
+import operator
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -56,6 +57,7 @@ from types import FunctionType
 from typing import Any, ClassVar, TypeVar, cast
 
 C = TypeVar("C", bound=Callable[..., Any])
+W = TypeVar("W", bound=str)
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
@@ -108,17 +110,27 @@ def naming(path: str) -> Iterator[None]:
         raise add_path(error, path) from None
 
 
-def require_word(what: str, word: object, words: Iterable[str]) -> None:
-    """Raise ValueError unless a word is one of a few; the message lists them with a suggestion."""
+def require_word(what: str, word: object, words: Iterable[W]) -> W:
+    """The word if it is one of a few, else ValueError, which lists them with a suggestion."""
     known = list(words)
     if not isinstance(word, str) or word not in known:
         raise ValueError(f"{what} is one of {', '.join(known)}, not {word!r:.80}.{nearest(str(word), known)}")
+    return word
 
 
 def require_kind(what: str, value: object, kinds: type | tuple[type, ...], words: str) -> None:
     """Raise TypeError unless a value is of one of these types, described by `words`."""
     if not isinstance(value, kinds):
         raise TypeError(f"{what} is {words}, not {type(value).__name__}")
+
+
+def require_integer(what: str, value: object, most: int, *, least: int = 0) -> int:
+    """The value as a plain int if it is an integer in range, else ValueError."""
+    if hasattr(value, "__index__") and not isinstance(value, bool):
+        number = operator.index(value)
+        if least <= number <= most:
+            return number
+    raise ValueError(f"{what} is an integer from {least} to {most}, not {value!r}")
 
 
 class WarpError(Exception):
@@ -344,7 +356,7 @@ class DatasetNotFoundError(DatasetError, LookupError):
     """No dataset of this name in any catalog."""
 
     code = "dataset_not_found"
-    default_hint = "Run `warp list-remote` to see the names."
+    default_hint = "Run `warp catalog list` to see the names."
 
 
 class ManifestCorruptedError(DatasetError):

@@ -55,7 +55,9 @@ def encode(codec: str, data: Buffer, level: int | None = None) -> bytes:
     if codec == "zstd":
         return _compressor(ZSTD_DEFAULT_LEVEL if level is None else level).compress(byte_view(data))
     if codec == "lz4":
-        return _lz4_encode(byte_view(data), level)
+        high = {"mode": "high_compression", "compression": level}
+        options = {} if level is None or level <= 1 else high
+        return bytes(_lz4.compress(byte_view(data), store_size=False, **options))
     raise ValueError(f"unknown codec {codec!r}; use one of {', '.join(CODEC_NAMES)}")
 
 
@@ -69,7 +71,12 @@ def decode(codec: str, data: Buffer, raw_size: int) -> bytes:
     if codec == "zstd":
         return _zstd_decode(view, raw_size)
     if codec == "lz4":
-        return _lz4_decode(view, raw_size)
+        check_expansion("lz4", view.nbytes, raw_size)
+        with _library_errors("LZ4 block", raw_size):
+            out: bytes = _lz4.decompress(view, uncompressed_size=raw_size)
+        if len(out) != raw_size:
+            raise CorruptLayoutError(f"LZ4 block holds {len(out)} bytes, not the {raw_size} announced")
+        return out
     raise ValueError(f"unknown codec {codec!r}; use one of {', '.join(CODEC_NAMES)}")
 
 
@@ -195,21 +202,6 @@ def _zstd_decode_frames(data: memoryview, raw_size: int) -> bytes:
         if filled != raw_size or stream.read(1):
             raise CorruptLayoutError(f"zstd frames do not hold the {raw_size} bytes announced")
     return bytes(out)
-
-
-def _lz4_encode(data: memoryview, level: int | None) -> bytes:
-    if level is None or level <= 1:
-        return bytes(_lz4.compress(data, store_size=False))
-    return bytes(_lz4.compress(data, mode="high_compression", compression=level, store_size=False))
-
-
-def _lz4_decode(data: memoryview, raw_size: int) -> bytes:
-    check_expansion("lz4", data.nbytes, raw_size)
-    with _library_errors("LZ4 block", raw_size):
-        out: bytes = _lz4.decompress(data, uncompressed_size=raw_size)
-    if len(out) != raw_size:
-        raise CorruptLayoutError(f"LZ4 block holds {len(out)} bytes, not the {raw_size} announced")
-    return out
 
 
 def decode_lz4_frame(data: Buffer, raw_size: int) -> bytes:

@@ -37,8 +37,11 @@ def parse_json(data: Buffer, *, max_bytes: int = MAX_JSON_BYTES, allow_nan: bool
         raise LimitExceededError(f"JSON of {len(raw)} bytes, at most {max_bytes} are allowed")
     try:
         is_utf8 = raw[:1] in b"{[" and raw[1:2] != b"\0"
-        text = raw.decode("utf-8" if is_utf8 else json.detect_encoding(raw), "surrogatepass")
-        return (_LENIENT if allow_nan else _STRICT).decode(text)
+        text = raw.decode("utf-8" if is_utf8 else json.detect_encoding(raw), "surrogatepass").strip(_SPACE)
+        value, end = (_LENIENT if allow_nan else _STRICT).raw_decode(text)
+        if end != len(text):
+            raise json.JSONDecodeError("Extra data", text, end)
+        return value
     except (ValueError, RecursionError) as error:
         raise CorruptLayoutError(f"not valid JSON ({error})") from None
 
@@ -85,6 +88,7 @@ def _finite(text: str) -> float:
     return value
 
 
+_SPACE = " \t\n\r"
 # Making a decoder costs more than most of the texts it is made for.
 _STRICT = json.JSONDecoder(
     object_pairs_hook=_unique_keys, parse_constant=_refuse_constant, parse_float=_finite

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 MAX_VARINT_BYTES = 10
+_BLOCK_BYTES = 1 << 15
+"""Bytes decoded at a time: what numpy makes of them stays in the cache of a processor."""
 _SHIFTS = np.arange(MAX_VARINT_BYTES, dtype=np.uint64) * np.uint64(7)
 _LOW = np.uint64(0x7F)
 _SEVEN = np.uint64(7)
@@ -74,28 +76,33 @@ def decode_varints(data: Buffer, count: int | None = None) -> NDArray[np.uint64]
 
 def decode_varints_prefix(data: Buffer, count: int | None = None) -> tuple[NDArray[np.uint64], int]:
     """Decode up to `count` LEB128 values and return them with the number of bytes they took."""
-    raw = np.frombuffer(byte_view(data), np.uint8)
-    if count is not None:
-        raw = raw[: count * MAX_VARINT_BYTES]
-    ends = np.flatnonzero(raw < 0x80)
-    if count is not None:
-        if len(ends) < count:
-            raise TruncatedError(f"{len(ends)} varints where {count} were expected")
-        ends = ends[:count]
-    if len(ends) == 0:
-        return np.zeros(0, np.uint64), 0
+    raw, used, left = np.frombuffer(byte_view(data), np.uint8), 0, count
+    parts: list[NDArray[np.uint64]] = []
+    while used < len(raw) and left != 0:
+        block = raw[used : used + _BLOCK_BYTES]
+        ends = np.flatnonzero(block < 0x80)[:left]
+        if not len(ends):
+            if len(block) > MAX_VARINT_BYTES:
+                raise CorruptLayoutError(f"a varint is longer than {MAX_VARINT_BYTES} bytes")
+            break
+        parts.append(_decode_block(block, ends))
+        used += int(ends[-1]) + 1
+        left = None if left is None else left - len(ends)
+    if left:
+        raise TruncatedError(f"{(count or 0) - left} varints where {count} were expected")
+    if len(parts) == 1:
+        return parts[0], used
+    return np.concatenate([np.zeros(0, np.uint64), *parts]), used
+
+
+def _decode_block(raw: NDArray[np.uint8], ends: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """The values that end at these bytes, by one step for each byte of the longest."""
     starts = np.concatenate(([0], ends[:-1] + 1))
     lengths = ends - starts + 1
     if lengths.max() > MAX_VARINT_BYTES:
         raise CorruptLayoutError(f"a varint is longer than {MAX_VARINT_BYTES} bytes")
     if (raw[ends[lengths == MAX_VARINT_BYTES]] > 1).any():  # the tenth byte holds one bit
         raise CorruptLayoutError("a varint does not fit in 64 bits")
-    return _gather(raw, starts, lengths), int(ends[-1]) + 1
-
-
-def _gather(
-    raw: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64]
-) -> NDArray[np.uint64]:
     values = (raw[starts] & 0x7F).astype(np.uint64)
     longer = np.flatnonzero(lengths > 1)
     for byte in range(1, int(lengths.max())):

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from warpdata.bytekit.arrays import byte_view
-from warpdata.bytekit.io.files import kind_of_file
+from warpdata.bytekit.io.files import check_path, kind_of_file
 from warpdata.bytekit.process import system
 from warpdata.bytekit.process.forks import OwnProcess
 from warpdata.bytekit.process.threads import map_in_threads
@@ -30,8 +30,11 @@ TEMP_MARK = ".tmp-"
 """Part of the name of every file that is not committed yet; what a crash leaves behind carries it."""
 
 _NAME_CHARS = 120
+_MOST_NAME_BYTES = 4096
+_CONTROL = re.compile(r"[\x00-\x1f\x7f\\]")
 _SYNCS_AT_ONCE = 8
 _FOLDER_TRIES = 100
+_REPLACE_HINT = "Choose another path, or pass overwrite=True (--overwrite) where it is offered."
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -103,6 +106,12 @@ class NewFile:
         self.position = position
 
 
+def check_free(path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+    """Raise ConflictError if something has the name of a target that is not to be replaced."""
+    if not overwrite and os.path.exists(path):
+        raise ConflictError("target exists", path=path, hint=_REPLACE_HINT)
+
+
 @contextlib.contextmanager
 def commit_file(
     path: str | os.PathLike[str], *, durable: bool = True, replace: bool = True
@@ -112,6 +121,7 @@ def commit_file(
     A link stays and the file it names is replaced; what is no regular file is refused.
     """
     target = writable_path(path)
+    check_free(target, overwrite=replace)
     temp, own = _temp_name(target), OwnProcess()
     with map_os_errors(path):
         fd = os.open(temp, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
@@ -137,14 +147,12 @@ def commit_file(
 
 def writable_path(path: str | os.PathLike[str]) -> str:
     """Where a file written to `path` goes: a link is followed, and anything but a regular file is refused."""
-    target = os.fspath(path)
+    target = check_path(path)
     with map_os_errors(path):
         try:
             mode = os.stat(target).st_mode
         except FileNotFoundError:
             return os.path.realpath(target)
-        except ValueError:
-            raise ValueError(f"invalid path {target!r:.80}: it contains a NUL byte") from None
         if not stat.S_ISREG(mode):
             raise StoreError(
                 f"{kind_of_file(mode)} is there, not a file", path=path, hint="Write to another path."
@@ -161,6 +169,7 @@ def commit_folder(
     With `replace` the new one takes its place, and the old one is removed.
     """
     target = os.fspath(path).rstrip("/")
+    check_free(target, overwrite=replace)
     temp, own = Path(_temp_name(target)), OwnProcess()
     with map_os_errors(target):
         temp.mkdir()
@@ -171,27 +180,23 @@ def commit_folder(
                 fsync_tree(temp)
             old = _temp_name(target) if os.path.lexists(target) else None
             if old is not None and not replace:
-                raise ConflictError("the folder exists already", path=target)
-            if old is None:
+                raise ConflictError("target exists", path=target, hint=_REPLACE_HINT)
+            if old is not None:
+                os.rename(target, old)
+            try:
                 os.rename(temp, target)
-            else:
-                _replace_folder(temp, target, old)
+            except BaseException:
+                if old is not None:
+                    os.rename(old, target)
+                raise
+            if old is not None:
+                shutil.rmtree(old)
         except BaseException:
             if own:
                 shutil.rmtree(temp, ignore_errors=True)
             raise
         if durable:
             fsync_folder(os.path.dirname(target))
-
-
-def _replace_folder(temp: Path, target: str, old: str) -> None:
-    os.rename(target, old)
-    try:
-        os.rename(temp, target)
-    except BaseException:
-        os.rename(old, target)
-        raise
-    shutil.rmtree(old)
 
 
 def link_file(source: str | os.PathLike[str], path: str | os.PathLike[str]) -> None:
@@ -362,6 +367,11 @@ class _OsErrorsMapped:
     ) -> None:
         if isinstance(error, OSError) and not isinstance(error, StoreError):
             raise os_error(error, self._path) from error
+        if isinstance(error, ValueError):
+            path = check_path(self._path)
+            if isinstance(error, UnicodeEncodeError) and not path.isprintable():
+                hint = "Rename the folder, or write to another place."
+                raise StoreError("the path is not valid UTF-8", path=path, hint=hint) from None
 
 
 def map_os_errors(path: str | os.PathLike[str]) -> contextlib.AbstractContextManager[None]:
@@ -389,9 +399,7 @@ def _move(temp: str, target: str, *, replace: bool) -> None:
     try:
         system.rename_new(temp, target)
     except FileExistsError:
-        raise ConflictError(
-            "the file exists already", path=target, hint="Choose another name, or allow it to be replaced."
-        ) from None
+        raise ConflictError("target exists", path=target, hint=_REPLACE_HINT) from None
 
 
 def _temp_name(target: str) -> str:
@@ -402,6 +410,13 @@ def _temp_name(target: str) -> str:
 def fold_name(name: str) -> str:
     """What a name has in common with all that such a disk takes for it."""
     return unicodedata.normalize("NFD", unicodedata.normalize("NFD", name).casefold())
+
+
+def is_safe_name(name: str) -> bool:
+    """Whether a name is a relative path that stays inside the folder it is put in."""
+    parts = name.split("/")
+    bad = any(part in ("", ".", "..") for part in parts) or _CONTROL.search(name)
+    return bool(name) and not bad and len(name.encode("utf-8", "surrogatepass")) <= _MOST_NAME_BYTES
 
 
 def check_case_clash(name: str, taken: dict[str, str], folder: str | os.PathLike[str]) -> None:

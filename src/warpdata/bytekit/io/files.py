@@ -9,6 +9,7 @@ import stat
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
@@ -16,7 +17,7 @@ import numpy as np
 from warpdata.bytekit.arrays import byte_view
 from warpdata.bytekit.io.ranges import BytesRangeReader, Range, RangeReader, check_range, read_coalesced
 from warpdata.bytekit.process import system
-from warpdata.bytekit.process.forks import PerProcess, Reopens
+from warpdata.bytekit.process.forks import PerProcess
 from warpdata.errors import BlobChangedError, BlobNotFoundError, PermissionError_, StoreError, TruncatedError
 
 if TYPE_CHECKING:
@@ -85,15 +86,9 @@ class OpenFiles:
                 if claim is newest:  # another thread was quicker to make room for it
                     self._files[fd] = claim
                 elif claim:
-                    self._close(claim)
-
-    def _close(self, claim: Claim) -> None:
-        try:
-            file = claim.pop()()
-        except IndexError:
-            return
-        if file is not None:
-            file.let_go()
+                    with contextlib.suppress(IndexError):  # its last user closes it
+                        if (file := claim.pop()()) is not None:
+                            file.let_go()
 
 
 COPY_BELOW_BYTES = 64 << 10
@@ -207,63 +202,10 @@ class FileStamp(NamedTuple):
     changed_ns: int
 
     @classmethod
-    def of(cls, fd: int) -> FileStamp:
-        """The stamp of an open file."""
-        return cls._made(os.fstat(fd))
-
-    @classmethod
-    def of_path(cls, path: str | os.PathLike[str]) -> FileStamp:
-        """The stamp of the file of this name now."""
-        return cls._made(os.stat(path))
-
-    @classmethod
-    def _made(cls, found: os.stat_result) -> FileStamp:
+    def of(cls, file: int | str | os.PathLike[str]) -> FileStamp:
+        """The stamp of an open file, or of the one that has a name now."""
+        found = os.stat(file)
         return cls(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
-
-
-class MmapRangeReader(Reopens):
-    """Ranges of a local file as views of a memory mapping: no copy, pages come as they are touched."""
-
-    is_local = True
-
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.name = os.fspath(path)
-        fd, self.size = _open_file(self.name)
-        try:
-            self.stamp = FileStamp.of(fd)
-            self._view = _mapped(fd, self.size, self.name)
-        finally:
-            os.close(fd)
-
-    def read(self, start: int, end: int) -> memoryview:
-        """Exactly the bytes [start, end) as a view of the mapping."""
-        check_range(self, start, end)
-        self.check_not_truncated()
-        return self._view[start:end]
-
-    def check_not_truncated(self) -> None:
-        """Raise TruncatedError if the file was cut since it was mapped: touching lost pages would end the process."""
-        try:
-            stamp = FileStamp.of_path(self.name)
-        except OSError:
-            return  # without its name the mapped file stays as it is
-        if stamp[:2] == self.stamp[:2]:
-            _check_size(stamp.size, self.size, self.name)
-
-    def read_many(self, ranges: Sequence[Range]) -> list[memoryview]:
-        """Exactly the bytes of each range as views of the mapping."""
-        return [self.read(start, end) for start, end in ranges]
-
-    def close(self) -> None:
-        """Drop the mapping once no view of it is left."""
-        self._view = memoryview(b"")
-        self.size = 0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 OPEN_FILES = OpenFiles()
@@ -346,7 +288,8 @@ class LocalRangeReader(FileRangeReader):
         if self._claim is None:
             _check_size(os.fstat(self._fd).st_size, self.size, self.name)
             return
-        with self._descriptor() as fd:
+        # A mapped file whose name is gone stays as it is.
+        with contextlib.suppress(BlobNotFoundError), self._descriptor() as fd:
             _check_size(os.fstat(fd).st_size, self.size, self.name)
 
     @contextlib.contextmanager
@@ -412,7 +355,21 @@ class LocalRangeReader(FileRangeReader):
             self._close_descriptors()
 
     def __reduce__(self) -> tuple[type[FileRangeReader], tuple[str]]:
-        return (LocalRangeReader, (self.name,))
+        return (type(self), (self.name,))
+
+
+class MmapRangeReader(LocalRangeReader):
+    """Ranges of a local file as views of a memory mapping, small ones too: no copy, pages come as they are touched."""
+
+    @property
+    def stamp(self) -> FileStamp:
+        """The stamp of the open file."""
+        with self._descriptor() as fd:
+            return FileStamp.of(fd)
+
+    def read(self, start: int, end: int) -> memoryview:
+        """Exactly the bytes [start, end) as a view of the mapping."""
+        return self.view(start, end)
 
 
 def _mapped(fd: int, size: int, name: str) -> memoryview:
@@ -477,7 +434,25 @@ def _has_descriptor(file: io.RawIOBase | io.BufferedIOBase) -> bool:
         return False
 
 
+def check_path(path: str | os.PathLike[str]) -> str:
+    """The text of a path, or ValueError for one that no system has."""
+    if "\0" in (text := os.fspath(path)):
+        raise ValueError(f"invalid path {text!r:.80}: it contains a NUL byte") from None
+    return text
+
+
+def absolute_path(path: str | os.PathLike[str]) -> Path:
+    """The absolute path; ValueError where no file can have it."""
+    return Path(os.path.abspath(check_path(path)))
+
+
+def real_path(path: str | os.PathLike[str]) -> str:
+    """The one name of a file, also where it was found through a link."""
+    return os.path.realpath(check_path(path))
+
+
 def _open_file(path: str) -> tuple[int, int]:
+    check_path(path)
     try:
         # Without O_NONBLOCK, opening a pipe waits for a writer.
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -487,8 +462,6 @@ def _open_file(path: str) -> tuple[int, int]:
         raise PermissionError_("this file may not be read", path=path) from None
     except OSError as error:
         raise StoreError(f"cannot open ({error.strerror})", path=path) from None
-    except ValueError:
-        raise ValueError(f"invalid path {path!r:.80}: it contains a NUL byte") from None
     return fd, _regular_size(fd, path)
 
 

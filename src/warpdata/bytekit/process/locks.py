@@ -37,15 +37,23 @@ class ThreadLock:
     def __init__(self) -> None:
         self._lock = PerProcess(threading.Lock)
 
+    def acquire(self, *, wait: bool = True) -> bool:
+        """Take the lock; without waiting False where a thread holds it."""
+        return self._lock().acquire(wait)
+
+    def release(self) -> None:
+        """Free the lock."""
+        self._lock().release()
+
     def __enter__(self) -> None:
-        self._lock().acquire()
+        self.acquire()
 
     def __exit__(self, *_: object) -> None:
-        self._lock().release()
+        self.release()
 
 
 class FileLock:
-    """A locked file or folder: held until `release` or the end of this process, whichever comes first.
+    """A locked file or folder: held until `release`, or until nothing in this process refers to it any more.
 
     `fd` is open for reading and writing, for content kept in the locked file.
     """
@@ -115,6 +123,12 @@ class FileLock:
             with contextlib.suppress(OSError):
                 os.unlink(self.path)
         os.close(fd)
+
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        # What nothing can release any more must not stay locked. At the end of the interpreter `os` may be gone.
+        if self.fd >= 0:
+            close(self.fd)
+            self.fd = -1
 
     def let_go(self) -> None:
         """Close the file and leave it where it is."""

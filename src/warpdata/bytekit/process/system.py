@@ -67,13 +67,11 @@ def start_writing(fd: int) -> None:
 
 def rename_new(source: str, target: str) -> None:
     """Give a file another name, or FileExistsError if anything has that name already."""
-    if _libc is not None and hasattr(_libc, "renameat2"):
-        names = (os.fsencode(source), os.fsencode(target))
-        if not _libc.renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_NOREPLACE):
-            return
-        code = ctypes.get_errno()
-        if code not in _NOT_SUPPORTED:  # some file systems do not know this call
-            raise OSError(code, os.strerror(code), target)
+    code = _rename(source, target, _RENAME_NOREPLACE)
+    if not code:
+        return
+    if code not in _NOT_SUPPORTED:  # some file systems do not know this call
+        raise OSError(code, os.strerror(code), target)
     try:
         os.link(source, target)
     except OSError as error:
@@ -87,7 +85,23 @@ def rename_new(source: str, target: str) -> None:
     os.unlink(source)
 
 
-_AT_FDCWD, _RENAME_NOREPLACE = -100, 1
+def replace_lazily(source: str, target: str) -> None:
+    """Replace a file that is never synced: some systems bring a file to the disk when it replaces another."""
+    if _rename(source, target, _RENAME_EXCHANGE):
+        os.replace(source, target)
+    else:
+        os.unlink(source)
+
+
+_AT_FDCWD, _RENAME_NOREPLACE, _RENAME_EXCHANGE = -100, 1, 2
+
+
+def _rename(source: str, target: str, flag: int) -> int:
+    """Rename with a flag of Linux; 0, or the number of the error."""
+    rename = getattr(_libc, "renameat2", None)
+    names = (os.fsencode(source), os.fsencode(target))
+    failed = rename is None or rename(_AT_FDCWD, names[0], _AT_FDCWD, names[1], flag)
+    return (errno.ENOSYS if rename is None else ctypes.get_errno()) if failed else 0
 
 
 def try_allocate(fd: int, start: int, size_bytes: int) -> bool:
@@ -203,6 +217,7 @@ def will_read(fd: int, start: int, size_bytes: int) -> None:
 _libc = ctypes.CDLL(None, use_errno=True) if _IS_LINUX else None
 """These calls go through ctypes because it gives up the interpreter lock during them, which mmap does not."""
 _MADV_DONTNEED, _MADV_POPULATE_WRITE, _MS_SYNC = 4, 23, 4  # of Linux
+_POPULATE_BYTES = 512 << 10
 if _libc is not None:
     _libc.sync_file_range.argtypes = (ctypes.c_int, ctypes.c_longlong, ctypes.c_longlong, ctypes.c_uint)
     _libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_longlong, ctypes.c_longlong)
@@ -255,9 +270,17 @@ def _mapped(fd: int, size_bytes: int, protection: int) -> memoryview:
 def populate_to_write(window: mmap.mmap) -> bool:
     """Bring the pages of a writable window into memory; False where they will come one by one."""
     anchor = ctypes.c_char.from_buffer(window)
-    done = _advise(ctypes.addressof(anchor), len(window), _MADV_POPULATE_WRITE)
+    first, end = ctypes.addressof(anchor), ctypes.addressof(anchor) + len(window)
+    starts = range(first, end, _POPULATE_BYTES)  # in steps: meanwhile no thread can map or unmap memory
+    done = all(_advise(at, min(_POPULATE_BYTES, end - at), _MADV_POPULATE_WRITE) for at in starts)
     del anchor
     return done
+
+
+def use_huge_pages(memory: mmap.mmap) -> None:
+    """Back memory by large pages where the system has them: fewer page faults."""
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        memory.madvise(mmap.MADV_HUGEPAGE)
 
 
 def release_pages(address: int, size_bytes: int) -> bool:
