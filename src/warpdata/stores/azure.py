@@ -8,20 +8,29 @@ from __future__ import annotations
 
 import base64
 import urllib.parse
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from xml.etree import ElementTree
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 from warpdata.errors import BucketNotFoundError
-from warpdata.stores.blobstore import BlobInfo, Chunks, check_size
-from warpdata.stores.http import timestamp_s
-from warpdata.stores.s3 import MAX_LISTING_BYTES, PART_BYTES, BucketStore, cut_parts, parse_xml
+from warpdata.stores.s3 import BucketStore, ListingForm
 from warpdata.stores.webclient import Proxies, Response
-
-_MAX_BLOCKS = 50_000
 
 
 class AzureStore(BucketStore):
     """Blobs of a container."""
+
+    _max_parts = 50_000
+    _listing = ListingForm(
+        query={"restype": "container", "comp": "list"},
+        marker="marker",
+        next_marker="NextMarker",
+        blob="Blob",
+        name="Name",
+        size="Properties/Content-Length",
+        etag="Properties/Etag",
+        modified="Properties/Last-Modified",
+        folder="BlobPrefix",
+        folder_name="Name",
+    )
 
     def __init__(
         self,
@@ -47,14 +56,7 @@ class AzureStore(BucketStore):
         headers = {"x-ms-blob-type": "BlockBlob"} if method == "PUT" and "comp=" not in url.query else {}
         return url._replace(query=f"{url.query}&{token}" if url.query else token), headers
 
-    def put_stream(self, key: str, chunks: Chunks, size: int) -> None:
-        """Upload bytes, large ones in blocks; an error of `chunks` ends the upload and nothing appears."""
-        part_bytes = max(PART_BYTES, -(-size // _MAX_BLOCKS))
-        parts = cut_parts(check_size(chunks(), size, self._name(key)), part_bytes)
-        if size <= part_bytes:
-            self._call("PUT", key, body=b"".join(parts))
-            return
-
+    def _put_large(self, key: str, parts: Iterator[bytes]) -> None:
         def put(part: tuple[int, bytes]) -> str:
             block = base64.b64encode(b"%08d" % part[0]).decode()
             self._call("PUT", key, query={"comp": "block", "blockid": block}, body=part[1])
@@ -62,35 +64,6 @@ class AzureStore(BucketStore):
 
         rows = "".join(f"<Latest>{block}</Latest>" for block in self._put_parts(parts, put))
         self._call("PUT", key, query={"comp": "blocklist"}, body=f"<BlockList>{rows}</BlockList>".encode())
-
-    def list(self, prefix: str) -> Iterator[BlobInfo]:
-        """Every blob whose name begins with `prefix`, in the order of names."""
-        blobs = []
-        for page in self._pages(prefix, {}):
-            for entry in page.iter("Blob"):
-                key = entry.findtext("Name", "")[len(self._prefix) :]
-                size = int(entry.findtext("Properties/Content-Length", "0"))
-                tag = entry.findtext("Properties/Etag", "").strip('"')
-                modified_s = timestamp_s(entry.findtext("Properties/Last-Modified", ""))
-                blobs.append(BlobInfo(key, size, f'"{tag}"', modified_s))
-        return iter(sorted(blobs, key=lambda blob: blob.key))
-
-    def folders(self, prefix: str) -> Sequence[str]:
-        """The names directly below `prefix` that have blobs below them, in order."""
-        pages = self._pages(prefix, {"delimiter": "/"})
-        names = [entry.findtext("Name", "") for page in pages for entry in page.iter("BlobPrefix")]
-        return sorted(name.rstrip("/").rpartition("/")[2] for name in names)
-
-    def _pages(self, prefix: str, query: Mapping[str, str]) -> Iterator[ElementTree.Element]:
-        parameters = {"restype": "container", "comp": "list", "prefix": f"{self._prefix}{prefix}", **query}
-        while True:
-            response = self._call("GET", None, query=parameters, max_bytes=MAX_LISTING_BYTES, name=prefix)
-            page = parse_xml(response.body, self._name(prefix))
-            yield page
-            marker = page.findtext("NextMarker")
-            if not marker:
-                return
-            parameters["marker"] = marker
 
     def _check_status(
         self, response: Response, key: str, statuses: Collection[int], url: urllib.parse.SplitResult

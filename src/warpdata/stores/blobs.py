@@ -28,7 +28,6 @@ from warpdata.bytekit.io.ranges import (
     coalesce,
     total_bytes,
 )
-from warpdata.bytekit.process import locks
 from warpdata.bytekit.process.forks import OwnProcess, PerProcess, Reopens, run_in_child
 from warpdata.errors import BlobChangedError, BlobNotFoundError, ChecksumError, OfflineError, StoreError
 from warpdata.stores.blobstore import (
@@ -44,7 +43,7 @@ from warpdata.stores.blobstore import (
     page_count,
 )
 from warpdata.stores.local import LocalStore
-from warpdata.stores.pagecache import PAGE_LOCK_BASE, PageCache, PageFile
+from warpdata.stores.pagecache import PageCache, PageFile
 from warpdata.stores.reliable import Meter, ReliableStore, Spent, count_traffic
 
 _SPAN_BYTES = 8 << 20
@@ -168,11 +167,8 @@ class BlobReader:
         if self.has(ranges):
             return partial(self._hold, ranges, None)
         with self._pinned() as file:
-            if file is None:
-                return partial(self._hold, ranges, None)
-            return partial(
-                self._hold, ranges, self._take([] if file.is_read_only else _missing(file, ranges))
-            )
+            wanted = [] if file is None or file.is_read_only else _missing(file, ranges)
+            return partial(self._hold, ranges, None if file is None else self._take(wanted))
 
     def _hold(self, ranges: Sequence[Range], claim: _Claim | None) -> RangeBytes:
         # A claim is released in any case: other threads wait for it.
@@ -251,7 +247,7 @@ class BlobReader:
             sizes: list[int] = []
             fetched: set[int] = set()
             for ranges in reads:
-                wanted = _pages_of(ranges) if file is None else _missing(file, ranges)
+                wanted = _missing(file, ranges)
                 pages = [page for page in wanted if page not in fetched]
                 if file is None or not file.is_read_only:
                     fetched.update(pages)
@@ -269,7 +265,7 @@ class BlobReader:
     def missing_bytes(self) -> int:
         """How many bytes are not on this disk yet."""
         with self._pinned(make=False) as file:
-            return self.size - (0 if file is None else file.present_bytes)
+            return 0 if self.is_local else self.size - (0 if file is None else file.present_bytes)
 
     def load_whole(self) -> Path | None:
         """Fetch the whole blob and check its hash; the path of its bytes, or None without a cache."""
@@ -312,7 +308,7 @@ class BlobReader:
         out: list[memoryview] = [memoryview(b"")] * len(ranges)
         for span, data in zip(spans, self._fetch([(span.start, span.end) for span in spans]), strict=True):
             if self._sums is not None:
-                self._check(span.start // PAGE_BYTES, data)
+                data, _ = self._as_published(span.start // PAGE_BYTES, data)
             for member in span.members:
                 start, end = ranges[member]
                 out[member] = data[start - span.start : end - span.start].toreadonly()
@@ -333,7 +329,7 @@ class BlobReader:
             self._fetch_pages(file, _runs(wanted), unkept)
             wanted = []
         while wanted:
-            with claim or self._wait_for_pages(wanted) as mine:
+            with claim or self._take(wanted, waits=True) as mine:
                 others = self._fetch_locked(cache, file, mine, unkept)
             is_stuck = claim is None and not mine
             claim = None
@@ -359,19 +355,17 @@ class BlobReader:
         if size:
             count_traffic(cache=size)
 
-    def _take(self, pages: list[int]) -> _Claim:
-        """Claim the pages that no other thread of this process is fetching or about to fetch."""
+    def _take(self, pages: list[int], *, waits: bool = False) -> _Claim:
+        """Claim the pages that no other thread of this process is fetching or about to fetch.
+
+        With `waits`, wait while all are taken; the claim is empty after a timeout.
+        """
         claim = _Claim(self._release)
         with self._turn:
+            self._turn.wait_for(lambda: not waits or not self._busy.issuperset(pages), _HERD_TIMEOUT_S)
             claim.pages = [page for page in pages if page not in self._busy]
             self._busy.update(claim.pages)
         return claim
-
-    def _wait_for_pages(self, pages: list[int]) -> _Claim:
-        """Claim pages, waiting while all are taken; the claim is empty after a timeout."""
-        with self._turn:
-            self._turn.wait_for(lambda: not self._busy.issuperset(pages), _HERD_TIMEOUT_S)
-            return self._take(pages)
 
     def _release(self, pages: list[int]) -> None:
         with self._turn:
@@ -383,12 +377,12 @@ class BlobReader:
     ) -> list[Range]:
         """Fetch and keep the runs of pages that no other process is fetching; returns the other runs."""
         runs = _runs(pages)
-        locked = [run for run in runs if locks.lock_range(file.map_fd, *_lock_range(run))]
+        locked = [run for run in runs if file.lock_pages(run)]
         try:
             self._fetch_pages(file, locked, unkept, cache)
         finally:
             for run in locked:
-                locks.unlock_range(file.map_fd, *_lock_range(run))
+                file.unlock_pages(run)
         return [run for run in runs if run not in locked]
 
     def _fetch_pages(
@@ -397,7 +391,7 @@ class BlobReader:
         """Fetch the missing pages of runs; those that are not kept in the cache are added to `unkept`."""
         missing = _runs([page for run in runs for page in file.missing(*run)])
         for run, data in zip(missing, self._fetch([self._bytes_of(run) for run in missing]), strict=True):
-            sums = self._check(run[0], data)
+            data, sums = self._as_published(run[0], data)
             pieces = [data[i : i + PAGE_BYTES] for i in range(0, data.nbytes, PAGE_BYTES)]
             if cache is None or not cache.keep(file, run[0], pieces, sums):
                 unkept.update(zip(range(*run), pieces, strict=True))
@@ -431,14 +425,19 @@ class BlobReader:
         out = [[next(pieces) for _ in _split(part)] for part in ranges]
         return [part[0] if len(part) == 1 else memoryview(b"".join(part)) for part in out]
 
-    def _check(self, first: int, data: memoryview) -> list[int]:
-        """The sums of pages fetched from page `first` on; ChecksumError if one is not as published."""
-        sums = page_checksums(data)
-        if self._sums is not None:
+    def _as_published(self, first: int, data: memoryview) -> tuple[memoryview, list[int]]:
+        """Data fetched from page `first` on, and its sums; what is not as published is fetched once more."""
+        for is_last in (False, True):
+            sums = page_checksums(data)
+            if self._sums is None:
+                break
             bad = np.flatnonzero(self._sums[first : first + len(sums)] != np.asarray(sums, np.uint32))
-            if bad.size:
+            if not bad.size:
+                break
+            if is_last:
                 raise ChecksumError(f"checksum mismatch in page {first + int(bad[0])}", path=self.name)
-        return sums
+            (data,) = self._fetch([(first * PAGE_BYTES, first * PAGE_BYTES + data.nbytes)])
+        return data, sums
 
     def _bytes_of(self, pages: Range) -> Range:
         return pages[0] * PAGE_BYTES, min(pages[1] * PAGE_BYTES, self.size)
@@ -468,19 +467,13 @@ class LocalBlobReader(BlobReader):
         self._sums = sums
         self._checked = checked_pages(address.sha256, self._file.stamp, page_count(self.size))
 
-    def hold(self, ranges: Sequence[Range]) -> RangeBytes:
-        """Exactly the bytes of each range, and the file they are in."""
+    def _hold(self, ranges: Sequence[Range], claim: _Claim | None) -> RangeBytes:
+        del claim  # nothing is fetched
         if self._meter is not None:
             self._meter.request("read", self.name, read=total_bytes(ranges))
-        for start, end in ranges:
-            check_range(self, start, end)
-            if self._sums is not None:
-                self._check_pages(self._sums, *_pages((start, end)))
+        for part in ranges:
+            self._check_pages(*_pages(part))
         return RangeBytes(self._file.read_many(ranges), self._file.read(0, self.size))
-
-    def claim(self, ranges: Sequence[Range]) -> Callable[[], RangeBytes]:
-        """A function that holds these ranges."""
-        return partial(self.hold, ranges)
 
     def has(self, ranges: Sequence[Range]) -> bool:  # noqa: ARG002
         """Always: the bytes are here."""
@@ -488,11 +481,7 @@ class LocalBlobReader(BlobReader):
 
     def costs(self, reads: Sequence[Sequence[Range]]) -> list[int]:
         """The bytes of each read."""
-        return [total_bytes(ranges) for ranges in reads]
-
-    def missing_bytes(self) -> int:
-        """Nothing is missing."""
-        return 0
+        return list(map(total_bytes, reads))
 
     def load_whole(self) -> Path | None:
         """The path of the blob, after checking its hash."""
@@ -506,9 +495,9 @@ class LocalBlobReader(BlobReader):
         """Drop the mapping."""
         self._file.close()
 
-    def _check_pages(self, sums: PageSums, first: int, last: int) -> None:
-        seen = self._checked[first:last]
-        if seen.all():
+    def _check_pages(self, first: int, last: int) -> None:
+        sums, seen = self._sums, self._checked[first:last]
+        if sums is None or seen.all():
             return
         for page in (np.flatnonzero(~seen) + first).tolist():
             view = self._file.read(page * PAGE_BYTES, min((page + 1) * PAGE_BYTES, self.size))
@@ -523,7 +512,7 @@ class StoreFolder(Reopens):
     def __init__(self, address: str, connect: Connect, open_cache: OpenCache | None = None) -> None:
         self.name = address
         self._connect = connect
-        self._open_cache = open_cache
+        self.open_cache = open_cache
         self._stores = PerProcess(lambda: connect(address))
 
     @property
@@ -555,11 +544,7 @@ class StoreFolder(Reopens):
     def below(self, name: str) -> StoreFolder:
         """The folder of this name inside this one."""
         address, mark, settings = self.name.partition("?")
-        return StoreFolder(f"{address.rstrip('/')}/{name}{mark}{settings}", self._connect, self._open_cache)
-
-    def open_cache(self) -> PageCache | None:
-        """The page cache of this process, if its files are cached."""
-        return None if self._open_cache is None or self.store.is_local else self._open_cache()
+        return StoreFolder(f"{address.rstrip('/')}/{name}{mark}{settings}", self._connect, self.open_cache)
 
     def close(self) -> None:
         """Close connections; the next read makes new ones."""
@@ -577,7 +562,8 @@ class StoreFile(BlobReader):
     def __init__(self, folder: StoreFolder, key: str, info: BlobInfo) -> None:
         self._folder = folder
         name = blob_name(folder.name.partition("?")[0], key)
-        super().__init__(BlobAddress("", info.size, key, name, info), folder.store, folder.open_cache())
+        cache = None if folder.open_cache is None or folder.store.is_local else folder.open_cache()
+        super().__init__(BlobAddress("", info.size, key, name, info), folder.store, cache)
 
     @property
     def is_cached(self) -> bool:
@@ -590,22 +576,14 @@ class StoreFile(BlobReader):
 
 def _pages(part: Range) -> Range:
     start, end = part
-    return start // PAGE_BYTES, page_count(end) if end > start else start // PAGE_BYTES
+    first = start // PAGE_BYTES
+    return first, page_count(end) if end > start else first
 
 
-def _pages_of(ranges: Sequence[Range]) -> list[int]:
-    """The pages of some ranges, ascending."""
-    return sorted({page for part in ranges for page in range(*_pages(part))})
-
-
-def _missing(file: PageFile, ranges: Sequence[Range]) -> list[int]:
-    """The pages of some ranges that are not here, ascending."""
-    return sorted({page for part in ranges for page in file.missing(*_pages(part))})
-
-
-def _lock_range(run: Range) -> Range:
-    """Offset and length of the lock of a run of pages."""
-    return PAGE_LOCK_BASE + run[0], run[1] - run[0]
+def _missing(file: PageFile | None, ranges: Sequence[Range]) -> list[int]:
+    """The pages of some ranges that are not here, ascending; without a file all of them."""
+    missing = range if file is None else file.missing
+    return sorted({page for part in ranges for page in missing(*_pages(part))})
 
 
 def _wait_for_locks(file: PageFile, runs: list[Range]) -> list[Range]:
@@ -613,8 +591,8 @@ def _wait_for_locks(file: PageFile, runs: list[Range]) -> list[Range]:
     stuck: list[Range] = []
     for run in runs:
         timeout_s = 0.0 if stuck else _HERD_TIMEOUT_S
-        if locks.lock_range(file.map_fd, *_lock_range(run), timeout_s=timeout_s):
-            locks.unlock_range(file.map_fd, *_lock_range(run))
+        if file.lock_pages(run, timeout_s):
+            file.unlock_pages(run)
         else:
             stuck.append(run)
     return stuck

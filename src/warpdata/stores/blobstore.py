@@ -298,7 +298,7 @@ def _chunks(path: Path) -> Iterator[memoryview]:
 
 def _stamp(path: Path) -> FileStamp:
     try:
-        return FileStamp.of_path(path)
+        return FileStamp.of(path)
     except OSError as error:
         raise StoreError(f"cannot read ({error.strerror})", path=path) from None
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import email.utils
 import http
 import re
 import urllib.parse
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, NoReturn
+from datetime import datetime
+from typing import NoReturn
 
 from warpdata.bytekit.io.ranges import Range
 from warpdata.bytekit.process.threads import ThreadPool
@@ -43,13 +45,10 @@ from warpdata.stores.webclient import (
     web_address,
 )
 
-if TYPE_CHECKING:
-    pass
-
 _PATIENCE = 10
 """Limit for a whole response, in timeouts of a single read."""
 
-_CONCURRENCY = 16
+_CONCURRENCY = 32
 _REDIRECTS = 5
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18})", re.ASCII)
 _LENGTH = re.compile(r"[0-9]{1,18}")
@@ -228,8 +227,8 @@ def _info(key: str, headers: Mapping[str, str], size: int) -> BlobInfo:
 
 
 def timestamp_s(text: str) -> float:
-    """The time of a header in seconds; 0 if it is missing or invalid."""
-    try:
-        return email.utils.parsedate_to_datetime(text).timestamp()
-    except (ValueError, OverflowError):
-        return 0.0
+    """A time as headers or listings have it, in seconds; 0 if it is missing or invalid."""
+    for parse in (email.utils.parsedate_to_datetime, datetime.fromisoformat):
+        with contextlib.suppress(ValueError, OverflowError):
+            return parse(text).timestamp()
+    return 0.0

@@ -12,16 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from warpdata.bytekit.io import commit
-from warpdata.bytekit.io.files import FileRangeReader, kind_of_file
+from warpdata.bytekit.io.files import FileRangeReader, check_path, kind_of_file
 from warpdata.bytekit.io.ranges import Range
 from warpdata.bytekit.process import locks
-from warpdata.errors import (
-    BlobNotFoundError,
-    ConflictError,
-    LimitExceededError,
-    PermissionError_,
-    StoreError,
-)
+from warpdata.errors import BlobNotFoundError, ConflictError, LimitExceededError, PermissionError_, StoreError
 from warpdata.stores.blobstore import (
     Blob,
     BlobInfo,
@@ -51,7 +45,7 @@ class LocalStore(BlobStore):
     is_local = True
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
-        self.folder = Path(os.path.abspath(os.path.expanduser(os.fspath(folder))))
+        self.folder = Path(os.path.abspath(os.path.expanduser(check_path(folder))))
         self.address = str(self.folder)
 
     def path(self, key: str) -> Path:
@@ -70,7 +64,8 @@ class LocalStore(BlobStore):
     def get(self, key: str, *, max_bytes: int, unless_etag: str | None = None) -> Blob | None:
         """A whole blob of at most `max_bytes`; None when its tag is still `unless_etag`."""
         path = self.file(key)
-        with _map_errors(path), open(path, "rb", buffering=0, opener=_without_waiting) as file:
+        opener = lambda path, flags: os.open(path, flags | os.O_NONBLOCK)  # noqa: E731 - a pipe may have no writer
+        with _map_errors(path), open(path, "rb", buffering=0, opener=opener) as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 raise StoreError(f"not a regular file but {kind_of_file(status.st_mode)}", path=path)
@@ -159,7 +154,11 @@ class LocalStore(BlobStore):
         paths = [Path(folder) / name for folder, _, names in below for name in names]
         with _map_errors(self.folder):
             paths += [self.folder / name for name in os.listdir(self.folder)]
-            return [path for path in paths if _TEMP.fullmatch(path.name) and _is_older(path, older_than_s)]
+        stale = []
+        for path in filter(lambda path: _TEMP.fullmatch(path.name), paths):
+            with contextlib.suppress(FileNotFoundError), _map_errors(path):
+                stale += [path] if path.lstat().st_mtime < older_than_s else []
+        return stale
 
     def _files(self, prefix: str) -> Iterator[str]:
         start = self.folder / prefix.rpartition("/")[0]
@@ -175,19 +174,6 @@ class LocalStore(BlobStore):
         with commit.map_os_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
         return path
-
-
-def _is_older(path: Path, than_s: float) -> bool:
-    """Whether a file was last written before a time; False if it is gone."""
-    try:
-        return path.lstat().st_mtime < than_s
-    except FileNotFoundError:
-        return False
-
-
-def _without_waiting(path: str, flags: int) -> int:
-    """Open a file without waiting for the writer of a pipe."""
-    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _raise_unless_gone(top: Path, error: OSError) -> None:

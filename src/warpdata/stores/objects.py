@@ -208,7 +208,9 @@ class ObjectStore(BlobStore):
         try:
             for page in obstore.list(self._store, folder or None, offset=offset, chunk_size=1000):
                 blobs += (self._info(meta) for meta in page)
-                if begin and blobs and _is_past(prefix, blobs):
+                last = blobs[-1].key if begin and blobs else ""
+                is_sorted = all(a.key <= b.key for a, b in pairwise(blobs))  # some stores do not sort
+                if is_sorted and last > prefix and not last.startswith(prefix):
                     break
         except _FAILURES as error:
             raise self._translate(error, prefix) from None
@@ -306,12 +308,6 @@ def _by_status(status: int, text: str, name: str, host: str) -> StoreError | Tru
     error = UnavailableError(f"{host} answered {status}" if status else failed, path=name)
     error.retry_after_s = _RETRY_AFTER_S if status in (429, 503) else None
     return error
-
-
-def _is_past(prefix: str, blobs: Sequence[BlobInfo]) -> bool:
-    """Whether sorted names are past those that begin with `prefix`; some stores do not sort."""
-    last = blobs[-1].key
-    return last > prefix and not last.startswith(prefix) and all(a.key <= b.key for a, b in pairwise(blobs))
 
 
 def _split_tag(tag: str) -> tuple[str, str | None]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import logging
 import os
 import threading
@@ -112,6 +113,14 @@ class PageFile:
             self._pins -= 1
             if self._pins == 0:
                 locks.unlock_range(self.map_fd, PIN_LOCK_OFFSET, 1)
+
+    def lock_pages(self, run: tuple[int, int], timeout_s: float = 0.0) -> bool:
+        """Lock the pages [first, last) against other processes; whether that was possible within the timeout."""
+        return locks.lock_range(self.map_fd, PAGE_LOCK_BASE + run[0], run[1] - run[0], timeout_s=timeout_s)
+
+    def unlock_pages(self, run: tuple[int, int]) -> None:
+        """Undo one `lock_pages`."""
+        locks.unlock_range(self.map_fd, PAGE_LOCK_BASE + run[0], run[1] - run[0])
 
     def missing(self, first: int, last: int) -> list[int]:
         """The pages of [first, last) that are absent, or present but damaged."""
@@ -435,6 +444,10 @@ class PageCache:
         except OSError as error:
             hint = "Set WARP_CACHE_DIR to a folder that can be written, or use mode='remote'."
             raise StoreError(f"the cache cannot be used ({error.strerror})", path=path, hint=hint) from None
+
+
+page_cache = functools.cache(PageCache)
+"""One cache per folder and process: it keeps files open."""
 
 
 def _read_header(map_path: Path) -> NDArray[np.uint64] | None:

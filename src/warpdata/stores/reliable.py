@@ -81,16 +81,13 @@ class Meter:
         if self._listener is not None:
             self._listener(operation, blob, read or written)
 
-    def unsized(self) -> contextlib.AbstractContextManager[None]:
-        """Enter while a response of unknown size is under way."""
-        return contextlib.nullcontext() if self._budget.max_bytes is None else self._unsized
-
-    def bytes_left(self, wanted: int) -> int:
-        """How many bytes of `wanted` a response of unknown size may have; only within `unsized`."""
-        if self._budget.max_bytes is None:
-            return wanted
-        # A response without a body (not modified) is allowed with nothing left to spend.
-        return min(wanted, max(1, self._budget.max_bytes - self._read))
+    @contextlib.contextmanager
+    def unsized(self, wanted: int) -> Iterator[Callable[[], int]]:
+        """A response of unknown size is under way: yields a function that returns how many bytes it may have now."""
+        limit = self._budget.max_bytes
+        with contextlib.nullcontext() if limit is None else self._unsized:
+            # A response without a body (not modified) is allowed with nothing left to spend.
+            yield lambda: wanted if limit is None else min(wanted, max(1, limit - self._read))
 
     def too_large(self, blob: str) -> BudgetExceededError:
         """The error for a response that is larger than the rest of the budget."""
@@ -204,7 +201,7 @@ class ReliableStore(BlobStore):
         """A whole blob of at most `max_bytes`; None when its tag is still `unless_etag`."""
 
         def attempt() -> Blob | None:
-            allowed = self.meter.bytes_left(max_bytes)
+            allowed = bytes_left()
             try:
                 blob = self.inner.get(key, max_bytes=allowed, unless_etag=unless_etag)
             except LimitExceededError:
@@ -217,7 +214,7 @@ class ReliableStore(BlobStore):
             self.meter.add(read=blob.data.nbytes if blob else 0)
             return blob
 
-        with self.meter.unsized():
+        with self.meter.unsized(max_bytes) as bytes_left:
             return self._try("GET", key, attempt)
 
     def get_ranges(

@@ -13,6 +13,7 @@ import itertools
 import re
 import urllib.parse
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -31,15 +32,14 @@ from warpdata.errors import (
 )
 from warpdata.stores.awskeys import S3Keys
 from warpdata.stores.blobstore import BlobInfo, Chunks, check_key, check_size
-from warpdata.stores.http import HttpStore, raise_for_status
+from warpdata.stores.http import HttpStore, raise_for_status, timestamp_s
 from warpdata.stores.webclient import Proxies, Response, host_of
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 DEFAULT_REGION = "us-east-1"
-PART_BYTES = 8 << 20
-_MAX_PARTS = 9_000
+_PART_BYTES = 8 << 20
 _PARTS_TOGETHER = 4
 MAX_LISTING_BYTES = 16 << 20
 
@@ -96,11 +96,6 @@ _REFUSALS: Mapping[str, tuple[type[StoreError], str, str]] = {
 }
 
 
-def s3_host(endpoint: str | None, region: str | None) -> str:
-    """The server of a region, unless an endpoint names another one."""
-    return (endpoint or f"https://s3.{region or DEFAULT_REGION}.amazonaws.com").rstrip("/")
-
-
 def sign_request(
     keys: S3Keys, region: str, method: str, url: urllib.parse.SplitResult, body: bytes, now: datetime
 ) -> dict[str, str]:
@@ -127,11 +122,31 @@ def sign_request(
     return headers
 
 
+@dataclass(frozen=True, slots=True)
+class ListingForm:
+    """How a kind of server lists: parameters of the request, and paths of elements in the XML of its response."""
+
+    query: Mapping[str, str]
+    marker: str
+    """The parameter that continues a listing."""
+    next_marker: str
+    blob: str
+    name: str
+    size: str
+    etag: str
+    modified: str
+    folder: str
+    folder_name: str
+    unquote: Callable[[str], str] = str
+
+
 class BucketStore(HttpStore):
     """Blobs of a bucket below a prefix, over authorized requests to one server; redirects are not followed."""
 
     _head_fallbacks = (301, 307, 400, 403)
     _prefix: str
+    _listing: ListingForm
+    _max_parts: int
 
     def _authorize(
         self, method: str, url: urllib.parse.SplitResult, body: bytes
@@ -153,7 +168,49 @@ class BucketStore(HttpStore):
         """Remove a blob; nothing happens when it is absent."""
         self._call("DELETE", key, statuses={200, 202, 204, 404})
 
-    def _put_parts(self, parts: Iterator[bytes], put: Callable[[tuple[int, bytes]], str]) -> list[str]:
+    def put_stream(self, key: str, chunks: Chunks, size: int) -> None:
+        """Upload bytes, large ones in parts; an error of `chunks` ends the upload and nothing appears."""
+        part_bytes = max(_PART_BYTES, -(-size // self._max_parts))
+        parts = cut_parts(check_size(chunks(), size, self._name(key)), part_bytes)
+        if size <= part_bytes:
+            self._call("PUT", key, body=b"".join(parts))
+        else:
+            self._put_large(key, parts)
+
+    def _put_large(self, key: str, parts: Iterator[bytes]) -> None:
+        raise NotImplementedError
+
+    def list(self, prefix: str) -> Iterator[BlobInfo]:
+        """Every blob whose name begins with `prefix`, in the order of names."""
+        form, blobs = self._listing, []
+        for page in self._pages(prefix, {}):
+            for entry in page.iter(form.blob):
+                key = form.unquote(entry.findtext(form.name, ""))[len(self._prefix) :]
+                tag = entry.findtext(form.etag)
+                tag = tag if tag is None or tag.endswith('"') else f'"{tag}"'
+                modified_s = timestamp_s(entry.findtext(form.modified, ""))
+                blobs.append(BlobInfo(key, int(entry.findtext(form.size, "0")), tag, modified_s))
+        return iter(sorted(blobs, key=lambda blob: blob.key))
+
+    def folders(self, prefix: str) -> Sequence[str]:
+        """The names directly below `prefix` that have blobs below them, in order."""
+        form, pages = self._listing, self._pages(prefix, {"delimiter": "/"})
+        names = [entry.findtext(form.folder_name, "") for page in pages for entry in page.iter(form.folder)]
+        return sorted(form.unquote(name).rstrip("/").rpartition("/")[2] for name in names)
+
+    def _pages(self, prefix: str, query: Mapping[str, str]) -> Iterator[ElementTree.Element]:
+        """The pages of a listing, without namespaces."""
+        parameters = {**self._listing.query, "prefix": f"{self._prefix}{prefix}", **query}
+        while True:
+            response = self._call("GET", None, query=parameters, max_bytes=MAX_LISTING_BYTES, name=prefix)
+            page = parse_xml(response.body, self._name(prefix))
+            yield page
+            marker = page.findtext(self._listing.next_marker)
+            if not marker or page.findtext("IsTruncated") == "false":
+                return
+            parameters[self._listing.marker] = marker
+
+    def _put_parts(self, parts: Iterator[bytes], put: Callable[[tuple[int, bytes]], str]) -> Sequence[str]:
         """The results of putting numbered parts, a few at a time."""
         results: list[str] = []
         numbered = enumerate(parts, start=1)
@@ -209,6 +266,21 @@ class BucketStore(HttpStore):
 class S3Store(BucketStore):
     """Blobs of a bucket of an S3 server."""
 
+    _max_parts = 9_000
+    _listing = ListingForm(
+        query={"list-type": "2", "encoding-type": "url"},
+        marker="continuation-token",
+        next_marker="NextContinuationToken",
+        blob="Contents",
+        name="Key",
+        size="Size",
+        etag="ETag",
+        modified="LastModified",
+        folder="CommonPrefixes",
+        folder_name="Prefix",
+        unquote=urllib.parse.unquote_plus,
+    )
+
     def __init__(
         self,
         bucket: str,
@@ -221,7 +293,7 @@ class S3Store(BucketStore):
         proxies: Proxies | None = None,
     ) -> None:
         self.region = region or DEFAULT_REGION
-        self._host = s3_host(endpoint, region)
+        self._host = (endpoint or f"https://s3.{self.region}.amazonaws.com").rstrip("/")
         self._keys = keys
         self._prefix = f"{prefix}/" if prefix else ""
         self._has_bucket = False
@@ -250,13 +322,7 @@ class S3Store(BucketStore):
             self._has_bucket = True
             raise
 
-    def put_stream(self, key: str, chunks: Chunks, size: int) -> None:
-        """Upload bytes, large ones in parts; an error of `chunks` aborts the upload and nothing appears."""
-        part_bytes = max(PART_BYTES, -(-size // _MAX_PARTS))
-        parts = cut_parts(check_size(chunks(), size, self._name(key)), part_bytes)
-        if size <= part_bytes:
-            self._call("PUT", key, body=b"".join(parts))
-            return
+    def _put_large(self, key: str, parts: Iterator[bytes]) -> None:
         started = self._call("POST", key, query={"uploads": ""})
         upload = {"uploadId": parse_xml(started.body, self._name(key)).findtext("UploadId", "")}
 
@@ -277,38 +343,6 @@ class S3Store(BucketStore):
             with contextlib.suppress(StoreError):  # the first error counts; servers expire unfinished uploads
                 self._call("DELETE", key, query=upload, statuses=(200, 204, 404))
             raise
-
-    def list(self, prefix: str) -> Iterator[BlobInfo]:
-        """Every blob whose name begins with `prefix`, in the order of names."""
-        blobs: list[BlobInfo] = []
-        for page in self._pages(prefix, {}):
-            for entry in page.iter("Contents"):
-                key = urllib.parse.unquote_plus(entry.findtext("Key", ""))[len(self._prefix) :]
-                modified = datetime.fromisoformat(entry.findtext("LastModified", "1970-01-01T00:00:00Z"))
-                size = int(entry.findtext("Size", "0"))
-                blobs.append(BlobInfo(key, size, entry.findtext("ETag"), modified.timestamp()))
-        return iter(sorted(blobs, key=lambda blob: blob.key))
-
-    def folders(self, prefix: str) -> Sequence[str]:
-        """The names directly below `prefix` that have blobs below them, in order."""
-        names = [
-            urllib.parse.unquote_plus(entry.findtext("Prefix", "")).rstrip("/").rpartition("/")[2]
-            for page in self._pages(prefix, {"delimiter": "/"})
-            for entry in page.iter("CommonPrefixes")
-        ]
-        return sorted(names)
-
-    def _pages(self, prefix: str, query: Mapping[str, str]) -> Iterator[ElementTree.Element]:
-        """The pages of a listing, without namespaces."""
-        parameters = {"list-type": "2", "encoding-type": "url", "prefix": f"{self._prefix}{prefix}", **query}
-        while True:
-            response = self._call("GET", None, query=parameters, max_bytes=MAX_LISTING_BYTES, name=prefix)
-            page = parse_xml(response.body, self._name(prefix))
-            yield page
-            token = page.findtext("NextContinuationToken")
-            if page.findtext("IsTruncated") != "true" or not token:
-                return
-            parameters["continuation-token"] = token
 
     def delete_all(self, keys: Sequence[str]) -> None:
         """Remove up to a thousand blobs in one request."""

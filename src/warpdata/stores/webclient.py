@@ -48,6 +48,8 @@ _CERTIFICATE = (
 _CONNECT_S = 10.0
 _MAX_REASON_BYTES = 1 << 16
 _MAX_REASON_CHARS = 200
+_PIECE_BYTES = 1 << 20
+"""Memory is taken for so many bytes at once, of which the system has most often fewer."""
 _MAX_JSON_BYTES = 64 << 20
 
 _CAUSES = {
@@ -347,7 +349,7 @@ def _read_body(response: urllib3.BaseHTTPResponse, max_bytes: int, name: str, pi
     if is_success and expected is not None and expected > max_bytes:
         raise LimitExceededError(f"{expected} bytes where {max_bytes} are allowed", path=name)
     left = max_bytes + 1 if is_success else _MAX_REASON_BYTES
-    while left > 0 and (piece := response.read1(left, decode_content=False)):
+    while left > 0 and (piece := response.read1(min(left, _PIECE_BYTES), decode_content=False)):
         pieces.append(piece)
         left -= len(piece)
     if is_success and left <= 0:
@@ -467,7 +469,12 @@ class JsonService:
             error.is_no_response = True  # type: ignore[attr-defined]
             raise
         if response.status // 100 == 2:
-            return _parse_object(response.body, name)
+            try:
+                body = response.body
+                return parse_json_object(body, max_bytes=_MAX_JSON_BYTES) if body.strip() else {}
+            except FormatError as error:
+                fact = f"the response is not a JSON object ({error.message})"
+                raise StoreError(fact, path=name) from None
         reason = response.body.decode("utf-8", "replace").strip()[:_MAX_REASON_CHARS]
         fact = f"the server answered {response.status}" + (f": {reason}" if reason else "")
         if response.status not in TEMPORARY:
@@ -475,12 +482,3 @@ class JsonService:
         refusal = UnavailableError(fact, path=name)
         refusal.retry_after_s = retry_after_s(response.headers.get("retry-after"))
         raise refusal
-
-
-def _parse_object(body: bytes, name: str) -> dict[str, Any]:
-    if not body.strip():
-        return {}
-    try:
-        return parse_json_object(body, max_bytes=_MAX_JSON_BYTES)
-    except FormatError as error:
-        raise StoreError(f"the response is not a JSON object ({error.message})", path=name) from None
