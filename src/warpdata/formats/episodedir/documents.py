@@ -20,7 +20,6 @@ import numpy as np
 
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.io.append_file import AppendFile
-from warpdata.bytekit.io.commit import write_file
 from warpdata.bytekit.io.files import FileRangeReader
 from warpdata.bytekit.io.ranges import FolderReader, RangeReader, drop_cached
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
@@ -273,11 +272,6 @@ def read_static(folder: Folder, expected: FileSum | None = None) -> dict[str, An
 
 
 # meta.json and dataset.json
-
-
-def write_meta(folder: Path, meta: Mapping[str, Any]) -> None:
-    """Write meta.json with a checksum over everything else in it."""
-    write_file(folder / layout.META_FILE, meta_bytes(meta))
 
 
 def meta_bytes(meta: Mapping[str, Any]) -> bytes:

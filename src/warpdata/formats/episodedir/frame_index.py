@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-import io
+import contextlib
+import itertools
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from time import perf_counter
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.arrow_arrays import to_numpy
 from warpdata.bytekit.checksum import crc32c
+from warpdata.bytekit.io.files import FileRangeReader
 from warpdata.bytekit.io.ranges import RangeReader, open_buffered, retry_damaged
+from warpdata.bytekit.process.forks import PerProcess
 from warpdata.errors import BlobNotFoundError, ChecksumError, CorruptLayoutError, FormatError, StoreError
 from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.documents import FileSum, read_bytes
 from warpdata.formats.episodedir.images import STILL_CODECS, FrameShape, Stream
 from warpdata.formats.episodedir.pictures import PictureDecoder
-from warpdata.formats.episodedir.scaling import ImageView
 from warpdata.formats.episodedir.signal_file import Description, ParquetFooter, check_clock, write_columns
-from warpdata.formats.episodedir.video import VideoDecoder, list_packets
+from warpdata.formats.episodedir.video import Picture, VideoDecoder, list_packets
 
 _SUMMED_FRAMES = 64
 _MAX_FILE_BYTES = 1 << 33
@@ -34,6 +36,10 @@ _CHECK_BYTES = 2 << 20
 _GROUP_PACKETS = 64
 """Packets of a group that are given together, where the requested frame does not need more."""
 _DECODER_TABLES, _REFERENCES = 1 << 20, 8
+ALWAYS_OPEN = 8
+"""Unused decoders that stay open, however large their pictures are."""
+DECODER_BYTES = 64 << 20
+"""Memory of unused decoders beyond these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +101,8 @@ def index_of_marks(
     )
 
 
-def write_frame_index(path: str | BinaryIO, index: FrameIndex) -> None:
-    """Write the index of a finished video."""
+def write_frame_index(path: str | None, index: FrameIndex) -> bytes:
+    """Write the index of a finished video; the bytes of the file if there is no path."""
     assert index.stream is not None
     fps = None if index.fps is None else float(index.fps)
     about = {"video_bytes": index.video_bytes, "fps": fps, **index.stream.to_json()}
@@ -110,14 +116,12 @@ def write_frame_index(path: str | BinaryIO, index: FrameIndex) -> None:
         layout.SHOWN_COLUMN: index.shown,
     }
     known = {name: column for name, column in columns.items() if column is not None}
-    write_columns(path, known, {**index.description.to_json(), **about})
+    return write_columns(path, known, {**index.description.to_json(), **about})
 
 
 def frame_index_bytes(index: FrameIndex) -> bytes:
     """The file of a frame index."""
-    sink = io.BytesIO()
-    write_frame_index(sink, index)
-    return sink.getvalue()
+    return write_frame_index(None, index)
 
 
 def write_empty_index(path: str) -> None:
@@ -276,7 +280,8 @@ def list_frames(reader: RangeReader) -> tuple[FrameIndex, Fraction]:
     Their times are those of the container, in that unit of seconds; a damaged file is a typed error that names it.
     """
     path = reader.name
-    probe, places, keyframe, times = list_packets(open_buffered(reader), path)
+    source = path if isinstance(reader, FileRangeReader) else open_buffered(reader)
+    probe, places, keyframe, times = list_packets(source, path)
     order = np.argsort(places[:, 0], kind="stable")
     offset, size = places[order].T
     if (offset[1:] < offset[:-1] + size[:-1]).any():
@@ -290,8 +295,8 @@ def list_frames(reader: RangeReader) -> tuple[FrameIndex, Fraction]:
     shape = FrameShape(probe.height, probe.width, 0 if pix_fmt.startswith("gray") else 3, dtype)
     at = np.argsort(times, kind="stable")
     columns = (keyframe[at], places[at, 0], places[at, 1], None)
-    about = image_description(shape)
-    return FrameIndex(about, times[at], shape, probe.stream, *columns, reader.size), probe.tick
+    index = FrameIndex(image_description(shape), times[at], shape, probe.stream, *columns, reader.size)
+    return index, probe.tick
 
 
 def locate_frames(index: FrameIndex, reader: RangeReader) -> FrameIndex:
@@ -316,8 +321,73 @@ def sum_frames(index: FrameIndex, reader: RangeReader) -> FrameIndex:
     return replace(index, crc32c=np.array(sums, np.uint32))
 
 
+@dataclass(slots=True, eq=False)
+class _Decoder:
+    """A decoder, the reader that used it last, and how far it is in the packets of that reader."""
+
+    kind: tuple[Stream, FrameShape]
+    codec: VideoDecoder | PictureDecoder
+    nbytes: int
+    """About what it takes: its tables, and the pictures it refers back to."""
+    owner: int
+    at: int = -1
+    """The next packet; -1 before any."""
+    shown: int = -1
+
+    @classmethod
+    def open(cls, stream: Stream, shape: FrameShape, owner: int) -> _Decoder:
+        """A new decoder. Pictures look the same in a video as one by one."""
+        is_still = stream.codec in STILL_CODECS
+        codec = PictureDecoder(stream.codec, shape) if is_still else VideoDecoder(stream, shape)
+        nbytes = _DECODER_TABLES + _REFERENCES * shape.height * shape.width * 3 // 2
+        return cls((stream, shape), codec, nbytes, owner)
+
+
+class _DecoderPool:
+    """Unused decoders of a process. Cameras of one kind share them: opening one takes time, and each keeps pictures."""
+
+    def __init__(self) -> None:
+        self._own: PerProcess[tuple[threading.Lock, list[_Decoder]]] = PerProcess(
+            lambda: (threading.Lock(), [])
+        )
+
+    @contextlib.contextmanager
+    def use(self, kind: tuple[Stream, FrameShape], owner: int) -> Iterator[_Decoder]:
+        """A decoder for a reader: the one it used last, else any of the kind if there are many, else a new one."""
+        lock, free = self._own()
+        with lock:
+            same = [each for each in free if each.owner == owner]
+            if not same and len(free) >= _room(free):
+                same = [each for each in free if each.kind == kind]
+            if same:  # the last one used: its memory for pictures is used again
+                free.remove(same[-1])
+        decoder = same[-1] if same else _Decoder.open(*kind, owner)
+        if decoder.owner != owner:
+            decoder.owner, decoder.at = owner, -1
+            decoder.codec.reset()
+        try:
+            yield decoder
+        except BaseException:
+            decoder.codec.close()  # its state is unknown now
+            raise
+        with lock:
+            free.append(decoder)
+            surplus = [free.pop(0) for _ in range(len(free) - _room(free))]
+        for each in surplus:
+            each.codec.close()
+
+
+def _room(decoders: Sequence[_Decoder]) -> int:
+    """How many decoders stay open: fewer of large pictures."""
+    return max(ALWAYS_OPEN, DECODER_BYTES // max((each.nbytes for each in decoders), default=1))
+
+
+_DECODERS = _DecoderPool()
+_owners = itertools.count(1)
+
+
 class FrameReader:
-    """One decoder over one video; any number of threads may call it, one at a time decodes."""
+    """Frames of one video; any number of threads may call it, one at a time decodes."""
 
     def __init__(
         self,
@@ -330,32 +400,18 @@ class FrameReader:
         self._plan = plan
         self._shape = shape
         self.stream = stream
-        # Pictures look the same in a video as one by one.
-        is_still = stream.codec in STILL_CODECS
-        self._decoder: VideoDecoder | PictureDecoder = (
-            PictureDecoder(stream.codec, shape) if is_still else VideoDecoder(stream, shape)
-        )
+        self._owner = next(_owners)
         self._lock = threading.Lock()
-        self._at = -1
-        self._shown = -1
         self._ahead: dict[int, bytes] = {}
-        self._use: Callable[[int, Any], None]
-        self._use_s = 0.0
 
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of one frame."""
         return self._shape.shape
 
-    @property
-    def decoder_bytes(self) -> int:
-        """About what the decoder itself takes: its tables, and the pictures it refers back to."""
-        return _DECODER_TABLES + _REFERENCES * self._shape.height * self._shape.width * 3 // 2
-
     def close(self) -> None:
-        """Close decoder and file, once no thread decodes; nothing can be read after this."""
+        """Close the file, once no thread decodes; nothing can be read after this."""
         with self._lock:
-            self._decoder.close()
             self._reader.close()
 
     def check(self) -> None:
@@ -367,36 +423,24 @@ class FrameReader:
 
     def frame(self, number: int) -> NDArray[np.generic]:
         """One frame."""
-        out = np.empty(self._shape.shape, self._shape.dtype)
-        self.frames_into(np.array([number], np.int64), [out])
-        return out
+        return np.asarray(self.frames(np.array([number], np.int64))[0])
 
     def frames(self, numbers: NDArray[np.int64]) -> NDArray[np.generic]:
         """Many frames in any order as one batch."""
         out = np.empty((len(numbers), *self._shape.shape), self._shape.dtype)
-        self.frames_into(numbers, list(out))
+        self.visit(numbers, lambda place, picture: picture.write(out[place], None))
         return out
 
-    def frames_into(self, numbers: NDArray[np.int64], out: Sequence[NDArray[np.generic]]) -> None:
-        """Many frames in any order, each into its own array."""
-        self.visit(numbers, lambda place, picture: self.pixels(picture, out[place]))
-
-    def visit(self, numbers: NDArray[np.int64], use: Callable[[int, Any], None]) -> float:
+    def visit(self, numbers: NDArray[np.int64], use: Callable[[int, Picture], None]) -> float:
         """Call `use(place, picture)` for the picture of each number; returns the seconds spent in these calls.
 
-        `pixels` turns a picture into numbers. Each group of pictures is decoded once.
+        Each group of pictures is decoded once. A picture is valid during the call.
         """
         wanted: dict[int, list[int]] = {}
         for place, number in enumerate(numbers.tolist()):
             wanted.setdefault(number, []).append(place)
-        with self._lock:
-            self._use, self._use_s = use, 0.0
-            self._decode(wanted)
-            return self._use_s
-
-    def pixels(self, picture: Any, out: NDArray[np.generic], view: ImageView | None = None) -> None:
-        """Write the pixels of a picture, or a view of them, into an array."""
-        self._decoder.pixels(picture, out, view)
+        with self._lock, _DECODERS.use((self.stream, self._shape), self._owner) as decoder:
+            return self._decode(decoder, wanted, use)
 
     def bring(self, numbers: NDArray[np.int64]) -> None:
         """Read, and check, what decoding these frames takes, so that a cache has it; nothing is decoded."""
@@ -422,29 +466,34 @@ class FrameReader:
         with self._lock:
             return plan.frame[start:stop].tolist(), self._read(list(range(start, stop)))
 
-    def _decode(self, wanted: dict[int, list[int]]) -> None:
-        """Decode exactly the groups of frames that hold `wanted`, each once, and fill the arrays."""
-        numbers = sorted(wanted)
+    def _decode(
+        self, decoder: _Decoder, wanted: dict[int, list[int]], use: Callable[[int, Picture], None]
+    ) -> float:
+        """Decode exactly the groups of frames that hold `wanted`, each once, and show their pictures."""
+        numbers, used_s = sorted(wanted), 0.0
         try:
             while numbers:
-                count = self._read_ahead(numbers)
+                count = self._read_ahead(decoder, numbers)
                 for number in numbers[:count]:
+                    for shown, picture in self._pictures(decoder, number, wanted):
+                        decoder.shown = max(decoder.shown, shown)
+                        places = wanted.pop(shown, ())
+                        began = perf_counter()
+                        for place in places:
+                            use(place, picture)
+                        used_s += perf_counter() - began
                     if number in wanted:
-                        self._go_to(number)
-                        self._decode_until(number, wanted)
+                        raise CorruptLayoutError(f"frame {number} is missing in the video")
                 numbers = numbers[count:]
         except CorruptLayoutError as error:
-            self._at = -1
             raise error if error.path else CorruptLayoutError(error.message, path=self._reader.name) from None
-        except BaseException:
-            self._at = -1  # the decoder's state is unknown now
-            raise
         finally:
             self._ahead = {}
+        return used_s
 
-    def _read_ahead(self, numbers: list[int]) -> int:
+    def _read_ahead(self, decoder: _Decoder, numbers: list[int]) -> int:
         """Fetch what decoding the first of these frames takes, at once; returns how many that are."""
-        plan, at, shown = self._plan, self._at, self._shown
+        plan, at, shown = self._plan, decoder.at, decoder.shown
         packets: list[int] = []
         size = count = 0
         for number in numbers:
@@ -458,37 +507,24 @@ class FrameReader:
         self._ahead = dict(zip(packets, self._read(packets), strict=True))
         return count
 
-    def _go_to(self, number: int) -> None:
+    def _pictures(
+        self, decoder: _Decoder, number: int, wanted: Container[int]
+    ) -> Iterator[tuple[int, Picture]]:
+        """The pictures that come out until a frame is not wanted any more, from its keyframe on if need be."""
         start = int(self._plan.start[number])
-        if self._at < start or number <= self._shown:
-            if self._at >= 0 or self._shown >= 0:
-                self._decoder.reset()
-            self._at, self._shown = start, -1
-
-    def _decode_until(self, number: int, wanted: dict[int, list[int]]) -> None:
-        while number in wanted:
-            stop = max(self._at, int(self._plan.packet[number])) + 1
-            if self._at >= len(self._plan):
-                self._take(self._decoder.drain(), wanted)
-                self._at = self._shown = -1
-                if number in wanted:
-                    raise CorruptLayoutError(
-                        f"frame {number} is missing in the video", path=self._reader.name
-                    )
-                return
-            for packet in self._packets(self._at, min(stop, len(self._plan))):
-                shown = int(self._plan.frame[self._at])
-                self._at += 1
-                self._take(self._decoder.feed(shown, packet), wanted)
-
-    def _take(self, pictures: object, wanted: dict[int, list[int]]) -> None:
-        for number, picture in pictures:  # type: ignore[attr-defined]
-            self._shown = max(self._shown, number)
-            places = wanted.pop(number, ())
-            began = perf_counter()
-            for place in places:
-                self._use(place, picture)
-            self._use_s += perf_counter() - began
+        if number in wanted and (decoder.at < start or number <= decoder.shown):
+            if decoder.at >= 0:
+                decoder.codec.reset()
+            decoder.at, decoder.shown = start, -1
+        while number in wanted and decoder.at < len(self._plan):
+            stop = max(decoder.at, int(self._plan.packet[number])) + 1
+            for packet in self._packets(decoder.at, min(stop, len(self._plan))):
+                shown = int(self._plan.frame[decoder.at])
+                decoder.at += 1
+                yield from decoder.codec.feed(shown, packet)
+        if number in wanted:
+            decoder.at = decoder.shown = -1
+            yield from decoder.codec.drain()
 
     def _packets(self, start: int, stop: int) -> Iterator[bytes]:
         for number in range(start, stop):

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +18,7 @@ from warpdata.errors import (
 from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.images import FrameShape, Stream
 from warpdata.formats.episodedir.scaling import Box, ImageView
-from warpdata.formats.episodedir.video import scale_image
+from warpdata.formats.episodedir.video import Picture, scale_image
 
 try:
     from isal import isal_zlib as zlib  # inflates a picture in two thirds of the time
@@ -46,8 +44,6 @@ _OTHERS = {
 _JPEG_TABLES = {0xC4, 0xC8, 0xCC}
 _JPEG_BARE = {0x01, *range(0xD0, 0xDA)}
 """Markers without content; none of them is allowed before the head."""
-_TO_RGB = ("L", "P", "1", "RGBA")
-"""Modes of Pillow whose colours are exact as RGB; alpha is no colour."""
 
 
 class Still(NamedTuple):
@@ -127,13 +123,25 @@ def _jpeg_head(data: bytes, path: str) -> Still:
     raise CorruptLayoutError("a JPEG picture without its head", path=path)
 
 
-def check_same(data: bytes, still: Still, path: str) -> None:
-    """Raise unless a picture is of the same kind as the first one of its camera."""
+def check_same(data: bytes, still: Still, path: str) -> Still:
+    """The kind of a picture; raises unless it is that of the first one of its camera."""
     other = still_of(data, path)
     if (other.codec, other.shape) != (still.codec, still.shape.picture):
         raise CorruptLayoutError(
             f"a {other.codec} picture of {other.shape} among {still.codec} of {still.shape}", path=path
         )
+    return other
+
+
+class EncodedPicture(NamedTuple):
+    """A picture that is decoded when it is written."""
+
+    decoder: PictureDecoder
+    data: bytes
+
+    def write(self, out: NDArray[Any], view: ImageView | None) -> None:
+        """Decode the picture, or a view of it, into an array."""
+        self.decoder.pixels(self.data, out, view)
 
 
 class PictureDecoder:
@@ -142,13 +150,13 @@ class PictureDecoder:
     def __init__(self, codec: str, shape: FrameShape) -> None:
         self._shape = shape
         self._codec = codec
-        self._open = _opener(codec)
+        _pillow()  # a missing library is an error of opening
 
-    def feed(self, number: int, packet: bytes) -> Iterator[tuple[int, Any]]:
-        """The picture of one packet; it is decoded by `pixels`."""
-        yield number, packet
+    def feed(self, number: int, packet: bytes) -> Iterator[tuple[int, Picture]]:
+        """The picture of one packet; it is decoded when it is written."""
+        yield number, EncodedPicture(self, packet)
 
-    def drain(self) -> Iterator[tuple[int, Any]]:
+    def drain(self) -> Iterator[tuple[int, Picture]]:
         """Nothing is ever held back."""
         yield from ()
 
@@ -158,33 +166,28 @@ class PictureDecoder:
     def close(self) -> None:
         """Nothing is held."""
 
-    def pixels(self, picture: bytes, out: NDArray[Any], view: ImageView | None = None) -> None:
+    def pixels(
+        self, picture: bytes, out: NDArray[Any], view: ImageView | None = None, head: Still | None = None
+    ) -> None:
         """Decode a picture, or a view of it, into `out`; one of another size than the camera's is refused first."""
-        shape = self._shape
-        if self._codec == "png":
-            _check_png(picture, shape)
+        shape, scale = self._shape, 1
+        still = head or still_of(picture, "a picture")
+        if (still.codec, still.shape[:2]) != (self._codec, shape[:2]):
+            raise CorruptLayoutError(f"a {still.codec} picture of {still.shape}, expected {shape}")
+        is_whole = view is not None and view.is_scaled and view.source == (0, 0, shape.height, shape.width)
+        if still.codec == "mjpeg" and view is not None and is_whole:
+            # JPEG decodes to a half, a quarter or an eighth of the size at less cost.
+            ratio = min(shape.height // view.target.height, shape.width // view.target.width)
+            scale = next(part for part in (8, 4, 2, 1) if ratio >= part or part == 1)
+            shape = shape._replace(width=-(-shape.width // scale), height=-(-shape.height // scale))
+            view = view._replace(source=Box(0, 0, shape.height, shape.width))
         try:
-            image = self._open(io.BytesIO(picture))
-            if image.size != (shape.width, shape.height):
-                raise CorruptLayoutError(f"a picture of {image.size[0]}x{image.size[1]}, expected {shape}")
-            if view is not None and view.is_scaled and view.source == (0, 0, shape.height, shape.width):
-                # JPEG decodes to a half, a quarter or an eighth of the size at less cost.
-                image.draft(None, (view.target.width, view.target.height))
-                shape = shape._replace(width=image.size[0], height=image.size[1])
-                view = view._replace(source=Box(0, 0, shape.height, shape.width))
-            image.load()
-            if shape.is_colour and image.mode in _TO_RGB:
-                image = image.convert("RGB")
-            values = np.asarray(image)
-        except CorruptLayoutError:
+            values = _decode_picture(picture, still, scale, is_colour=shape.is_colour)
+        except (CorruptLayoutError, MissingExtraError):
             raise
         except Exception as error:  # noqa: BLE001 - the readers of Pillow raise anything on damage
             raise CorruptLayoutError(f"the picture does not decode ({error})") from None
-        # Pillow before 11 gives 16-bit gray as 32 bits.
-        fits = values.dtype.newbyteorder("=") == shape.dtype or (
-            values.dtype == np.int32 and shape.dtype == "uint16"
-        )
-        if values.shape != shape.picture.shape or not fits:
+        if values.shape != shape.picture.shape or values.dtype.newbyteorder("=") != shape.dtype:
             raise CorruptLayoutError(f"a picture of {values.dtype}{list(values.shape)}, expected {shape}")
         if view is None:
             out[...] = values.reshape(out.shape)
@@ -192,27 +195,37 @@ class PictureDecoder:
             scale_image(values.astype(shape.dtype, copy=False).reshape(shape.shape), view, out)
 
 
-def _check_png(data: bytes, shape: FrameShape) -> None:
-    """Raise unless a PNG is whole: every checksum is right, and it has as many lines as it states.
+def _decode_picture(data: bytes, still: Still, scale: int, *, is_colour: bool) -> NDArray[Any]:
+    """The pixels of a picture, of a JPEG at a part of its size; missing lines and wrong checksums are errors.
 
     Pillow checks neither, and shows what lines there are.
     """
-    chunks = _png_chunks(data)
-    still = _png_head(data, "a picture")
-    if data[28] or still.pix_fmt == "pal8" or still.shape != shape.picture:
-        return  # interlaced lines have other lengths; other kinds are refused by their pixels
-    size = shape.height * (1 + shape.nbytes // shape.height)
-    try:
-        lines = zlib.decompressobj().decompress(b"".join(chunks), size)
-    except zlib.error as error:  # type: ignore[misc,unused-ignore]
-        raise CorruptLayoutError(f"the picture does not decode ({error})") from None
-    if len(lines) < size:
-        raise CorruptLayoutError("a PNG picture has fewer lines than it states")
+    library = _pillow()
+    mode = {"gray": "L", "gray16be": "I;16", "pal8": "P"}.get(still.pix_fmt, "RGB")
+    size = -(-still.shape.width // scale), -(-still.shape.height // scale)
+    if still.codec == "mjpeg":
+        image = library.frombytes(mode, size, data, "jpeg", mode, "", scale, 0)
+    else:
+        chunks = _png_chunks(data)
+        lines, raw_mode, is_interlaced = (
+            chunks.get(b"IDAT", b""),
+            "I;16B" if mode == "I;16" else mode,
+            data[28],
+        )
+        expected = still.shape.height * (1 + still.shape.nbytes // still.shape.height)
+        is_plain = not is_interlaced and mode != "P"  # the lines of others have other lengths
+        if is_plain and len(zlib.decompressobj().decompress(lines, expected)) < expected:
+            raise CorruptLayoutError("a PNG picture has fewer lines than it states")
+        image = library.frombytes(mode, size, lines, "zip", raw_mode, is_interlaced)
+        if mode == "P":
+            image.putpalette(chunks.get(b"PLTE", b""))
+    return np.asarray(image.convert("RGB") if is_colour and mode in ("L", "P") else image)
 
 
-def _png_chunks(data: bytes) -> list[bytes]:
-    """The compressed data of a PNG picture in parts, after every checksum was compared."""
-    at, parts = len(PNG_MAGIC), []
+def _png_chunks(data: bytes) -> dict[bytes, bytes]:
+    """The contents of a PNG picture by kind, after every checksum was compared."""
+    chunks: dict[bytes, list[bytes]] = {}
+    at = len(PNG_MAGIC)
     while at + 12 <= len(data):
         end = at + 12 + int.from_bytes(data[at : at + 4], "big")
         if end > len(data):
@@ -220,24 +233,20 @@ def _png_chunks(data: bytes) -> list[bytes]:
         kind, content = data[at + 4 : at + 8], data[at + 8 : end - 4]
         if zlib.crc32(content, zlib.crc32(kind)) != int.from_bytes(data[end - 4 : end], "big"):
             raise CorruptLayoutError("a PNG picture was changed after it was written: a checksum is wrong")
-        if kind == b"IDAT":
-            parts.append(content)
+        chunks.setdefault(kind, []).append(content)
         if kind == b"IEND":
-            return parts
+            return {name: b"".join(parts) for name, parts in chunks.items()}
         at = end
     raise CorruptLayoutError("a PNG picture is cut short")
 
 
-@functools.cache
-def _opener(codec: str) -> Callable[[io.BytesIO], Any]:
-    """The reader of one format, which no other bytes can reach; opening reads the head only."""
+def _pillow() -> Any:
+    """The library, whose decoders are given the bytes and the format: no other reader can be reached."""
     try:
-        from PIL.JpegImagePlugin import JpegImageFile  # noqa: PLC0415
-        from PIL.PngImagePlugin import PngImageFile  # noqa: PLC0415
+        from PIL import Image  # noqa: PLC0415
     except ImportError:
         raise MissingExtraError.for_extra("Pillow", "video") from None
-    opener: Callable[[io.BytesIO], Any] = PngImageFile if codec == "png" else JpegImageFile
-    return opener
+    return Image
 
 
 def decode_stills(
@@ -249,9 +258,9 @@ def decode_stills(
     decoder = PictureDecoder(still.codec, still.shape)
     for number, data, pixels in zip(numbers, pictures, out, strict=True):
         place = f"{path} (picture {number})"
-        check_same(data, still, place)
+        head = check_same(data, still, place)
         try:
-            decoder.pixels(data, pixels, view)
+            decoder.pixels(data, pixels, view, head)
         except CorruptLayoutError as error:
             raise CorruptLayoutError(error.message, path=place) from None
     return out

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -185,16 +185,18 @@ def table_bytes(description: Mapping[str, Any], stamps: NDArray[np.int64], value
 
 
 def write_columns(
-    sink: str | BinaryIO, columns: Mapping[str, NDArray[Any]], description: Mapping[str, Any]
-) -> None:
-    """Write flat columns with a description, as one row group."""
+    path: str | None, columns: Mapping[str, NDArray[Any]], description: Mapping[str, Any]
+) -> bytes:
+    """Write flat columns with a description, as one row group; the bytes of the file if there is no path."""
     arrays = {name: to_arrow(values) for name, values in columns.items()}
     fields = [pa.field(name, array.type, nullable=False) for name, array in arrays.items()]
     text = json.dumps(dict(description), separators=(",", ":")).encode()
     schema = pa.schema(fields, metadata={layout.SCHEMA_KEY: text})
     table = pa.Table.from_arrays(list(arrays.values()), schema=schema)
     is_small = table.nbytes <= SMALL_BYTES
+    sink: Any = path or pa.BufferOutputStream()
     pq.write_table(table, sink, row_group_size=max(1, len(table)), **_options(schema, is_small))
+    return b"" if path else bytes(sink.getvalue())
 
 
 def _options(schema: Any, is_small: bool, *, is_sound: bool = False) -> dict[str, Any]:

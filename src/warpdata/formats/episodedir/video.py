@@ -10,24 +10,28 @@ import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from warpdata.bytekit.memory import RecycledArrays
 from warpdata.bytekit.process.system import kept_scheduling
 from warpdata.errors import CorruptLayoutError, FormatError, MissingExtraError
 from warpdata.formats.episodedir.images import ENCODERS, FrameShape, Stream, VideoOptions, choose_codec
 from warpdata.formats.episodedir.layout import BLOCK_HEAD_BYTES
-from warpdata.formats.episodedir.scaling import ImageView, scale_array
+from warpdata.formats.episodedir.scaling import Box, ImageView, scale_array
 
 if TYPE_CHECKING:
     import av
     from av.video.frame import VideoFrame
 
+_BUFFER_BYTES = 1 << 18
+DEFAULT_PRESET, _DEFAULT_CRF = "superfast", "24"
+"""Of H.264: as large and as near to the frames as `veryfast` with 23, for two thirds of the time."""
 _DECODERS = {"h265": "hevc", "av1": "libdav1d"}
 
 
@@ -97,9 +101,11 @@ class VideoEncoder:
 
     def encode(self, frame: NDArray[Any]) -> bool:
         """Encode the next frame; True when a new group of frames began, so all before it are in the sink."""
-        picture = _av().VideoFrame.from_ndarray(self._padded(frame), format=self._shape.raw_format)
-        if self.pix_fmt != self._shape.raw_format:
-            picture = self._scale(picture, self.pix_fmt)
+        pixels, raw_format = np.ascontiguousarray(self._padded(frame)), self._shape.raw_format
+        if self.pix_fmt == raw_format:  # a copy: the encoder may keep it
+            picture = _av().VideoFrame.from_ndarray(pixels, format=raw_format)
+        else:
+            picture = self._scale(_av().VideoFrame.from_numpy_buffer(pixels, format=raw_format), self.pix_fmt)
         picture.pts = self._next
         picture.time_base = self._tick
         self._next += 1
@@ -143,7 +149,7 @@ class VideoDecoder:
     """Turns encoded frames into arrays; keeps the state of one decoder, so one caller at a time."""
 
     def __init__(self, stream: Stream, shape: FrameShape) -> None:
-        library = _av()
+        self._library = library = _av()
         self._shape = shape
         name = _DECODERS.get(stream.codec, stream.codec)
         try:
@@ -157,16 +163,15 @@ class VideoDecoder:
             self._context.pix_fmt = stream.pix_fmt
         self._context.thread_count = 1
 
-    def feed(self, number: int, packet: bytes) -> Iterator[tuple[int, Any]]:
+    def feed(self, number: int, packet: bytes) -> Iterator[tuple[int, VideoPicture]]:
         """Decode one packet; yields (frame number, picture) of every picture that comes out."""
-        library = _av()
         # Not Packet(packet): that borrows the bytes, and decoders read a little past their end.
-        item = library.Packet(len(packet))
+        item = self._library.Packet(len(packet))
         item.update(packet)
         item.pts = item.dts = number
         yield from self._out(item)
 
-    def drain(self) -> Iterator[tuple[int, Any]]:
+    def drain(self) -> Iterator[tuple[int, VideoPicture]]:
         """The pictures the decoder still holds back."""
         yield from self._out(None)
         self.reset()
@@ -179,53 +184,79 @@ class VideoDecoder:
         """Forget everything fed so far."""
         self._context.flush_buffers()
 
-    def _out(self, item: Any) -> Iterator[tuple[int, Any]]:
-        library = _av()
+    def _out(self, item: Any) -> Iterator[tuple[int, VideoPicture]]:
         try:
             pictures = self._context.decode(item)
-        except library.EOFError:
+        except self._library.EOFError:
             return
-        except library.FFmpegError as error:
+        except self._library.FFmpegError as error:
             raise CorruptLayoutError(f"damaged video ({error})") from None
         for picture in pictures:
-            yield int(picture.pts), picture
-
-    def pixels(self, picture: VideoFrame, out: NDArray[Any], view: ImageView | None = None) -> None:
-        """Write the pixels of a picture, cropped to the size of the camera, or a view of them into `out`."""
-        write_pixels(picture, self._shape, out, view)
+            yield int(picture.pts), VideoPicture(picture, self._shape)
 
 
-class DecodedPicture:
-    """A picture as its decoder holds it, half the size of its pixels; `write` gives them."""
+class Picture(Protocol):
+    """A frame of a camera before its pixels are computed."""
 
-    __slots__ = ("_picture", "_shape", "nbytes")
-
-    def __init__(self, picture: VideoFrame, shape: FrameShape) -> None:
-        self._picture, self._shape = picture, shape
-        self.nbytes = sum(plane.buffer_size for plane in picture.planes)
-
-    def write(self, out: NDArray[Any]) -> None:
-        """Write the pixels into an array."""
-        write_pixels(self._picture, self._shape, out, None)
+    def write(self, out: NDArray[Any], view: ImageView | None) -> None:
+        """Write the pixels, or a view of them, into an array."""
 
 
-def write_pixels(picture: VideoFrame, shape: FrameShape, out: NDArray[Any], view: ImageView | None) -> None:
-    """Write the pixels of a picture, cropped to the shape of the camera, or a view of them into `out`."""
-    if picture.width < shape.width or picture.height < shape.height:
-        raise CorruptLayoutError(f"video of {picture.width}x{picture.height}, expected {shape}")
-    if view is not None and view.is_scaled and shape.dtype == "uint8":
-        _scale_picture(picture, view, out)
-        return
-    if picture.format.name != shape.raw_format:
-        picture = _kept_converters(picture, shape.raw_format)[0](picture, shape.raw_format)
-    plane: Any = picture.planes[0]
-    rows = np.frombuffer(plane, shape.dtype).reshape(picture.height, -1)
-    width = shape.width * max(1, shape.channels)
-    pixels = rows[: shape.height, :width]
-    if view is None:
-        out.reshape(shape.height, width)[:] = pixels
-    else:
-        scale_array(pixels.reshape(shape.shape), view, out)
+@dataclass(frozen=True, slots=True)
+class VideoPicture:
+    """A picture as its decoder holds it."""
+
+    frame: VideoFrame
+    shape: FrameShape
+
+    def write(self, out: NDArray[Any], view: ImageView | None) -> None:
+        """Write the pixels, cropped to the shape of the camera, or a view of them into `out`."""
+        picture, shape = self.frame, self.shape
+        if picture.width < shape.width or picture.height < shape.height:
+            raise CorruptLayoutError(f"video of {picture.width}x{picture.height}, expected {shape}")
+        if view is not None and view.is_scaled and shape.dtype == "uint8":
+            _scale_picture(picture, view, out)
+            return
+        if picture.format.name != shape.raw_format:
+            picture = _kept_converters(picture, shape.raw_format)[0](picture, shape.raw_format)
+        plane: Any = picture.planes[0]
+        rows = np.frombuffer(plane, shape.dtype).reshape(picture.height, -1)
+        width = shape.width * max(1, shape.channels)
+        pixels = rows[: shape.height, :width]
+        if view is None:
+            out.reshape(shape.height, width)[:] = pixels
+        else:
+            scale_array(pixels.reshape(shape.shape), view, out)
+
+
+def keep_picture(picture: Picture, arrays: RecycledArrays) -> Picture:
+    """A picture in memory of its own: decoders would need more of theirs for each that is kept."""
+    if not isinstance(picture, VideoPicture) or picture.frame.format.name not in _HALVED:
+        return picture
+    height, width = picture.frame.height, picture.frame.width
+    if height % 2 or width % 2:
+        return picture
+    planes = arrays.empty((height * 3 // 2, width), np.dtype(np.uint8))
+    return replace(picture, frame=_copy_planes(picture.frame, Box(0, 0, height, width), planes))
+
+
+_HALVED = ("yuv420p", "yuvj420p")
+"""Formats with planes of which the second and third have half the resolution."""
+
+
+def _copy_planes(frame: VideoFrame, box: Box, out: NDArray[np.uint8]) -> VideoFrame:
+    """A part of a picture of halved colours, between even pixels, as a frame over `out`."""
+    flat, at = out.reshape(-1), 0
+    planes: Any = frame.planes
+    for number, plane in enumerate(planes):
+        top, left, height, width = (side >> (number > 0) for side in box)
+        rows = np.frombuffer(plane, np.uint8).reshape(-1, plane.line_size)
+        part = flat[at : at + height * width].reshape(height, width)
+        part[:] = rows[top : top + height, left : left + width]
+        at += part.size
+    made: VideoFrame = _av().VideoFrame.from_numpy_buffer(out, format=frame.format.name)
+    made.color_range, made.colorspace = frame.color_range, frame.colorspace
+    return made
 
 
 _PIXEL_FORMATS = {(): "gray", (1,): "gray", (3,): "rgb24", (4,): "rgba"}
@@ -275,17 +306,8 @@ def _kept_converters(picture: VideoFrame, goal: object) -> list[Callable[..., Vi
 def _crop_picture(picture: VideoFrame, view: ImageView, convert: Callable[[], VideoFrame]) -> VideoFrame:
     """The source part of a picture: of halved chroma by copying planes, else as packed pixels."""
     library, box = _av(), view.source
-    if picture.format.name in ("yuv420p", "yuvj420p") and not any(number % 2 for number in box):
-        parts = []
-        planes: Any = picture.planes
-        for number, plane in enumerate(planes):
-            top, left, height, width = (side >> (number > 0) for side in box)
-            rows = np.frombuffer(plane, np.uint8).reshape(-1, plane.line_size)
-            parts.append(rows[top : top + height, left : left + width].reshape(-1))
-        stacked = np.concatenate(parts).reshape(box.height * 3 // 2, box.width)
-        made: VideoFrame = library.VideoFrame.from_numpy_buffer(stacked, format=picture.format.name)
-        made.color_range, made.colorspace = picture.color_range, picture.colorspace
-        return made
+    if picture.format.name in _HALVED and not any(number % 2 for number in box):
+        return _copy_planes(picture, box, np.empty((box.height * 3 // 2, box.width), np.uint8))
     packed: Any = convert()
     name = packed.format.name
     depth = {"gray": 1, "rgb24": 3, "rgba": 4}[name]
@@ -322,10 +344,10 @@ class Probe:
     """The unit of presentation times in seconds; 0 if unknown."""
 
 
-def probe(path: str) -> Probe:
-    """Read codec and size of a video file from its header."""
-    with open_container(path, path) as container:
-        return _probe(container, path)
+def probe(source: Any, path: str = "") -> Probe:
+    """Codec and size of a video, a path or a file object, from its header and first frames."""
+    with open_container(source, path or source) as container:
+        return _probe(container, path or source)
 
 
 def check_installed() -> None:
@@ -369,28 +391,42 @@ class _Gate:
 def list_packets(
     source: Any, path: str
 ) -> tuple[Probe, NDArray[np.int64], NDArray[np.bool_], NDArray[np.int64]]:
-    """Probe plus (offset, size) of every packet in decoding order, keyframe flags, and presentation times."""
+    """Probe plus (offset, size) of every packet in decoding order, keyframe flags, and presentation times.
+
+    `source` is a path or a file object. Frames are decoded only where a kind of header is new.
+    """
     library = _av()
-    with open_container(source, path) as container:
+    with open_container(source, path, _HEADER_ONLY) as container:
         found = _probe(container, path)
-        rows: list[tuple[int, int]] = []
-        keys: list[bool] = []
-        times: list[int] = []
+        rows: list[tuple[int, int, bool, int]] = []
         try:
             for packet in container.demux(video=0):
                 if packet.size:
-                    rows.append((-1 if packet.pos is None else packet.pos, packet.size))
-                    keys.append(bool(packet.is_keyframe))
-                    times.append(packet.pts if packet.pts is not None else packet.dts or 0)
+                    offset = -1 if packet.pos is None else packet.pos
+                    time = packet.pts if packet.pts is not None else packet.dts or 0
+                    rows.append((offset, packet.size, packet.is_keyframe, time))
         except library.FFmpegError as error:
             raise CorruptLayoutError(f"damaged video ({error})", path=path) from None
         # FFmpeg gives the offset of the head of a Matroska block, not of the frame behind it.
         head = BLOCK_HEAD_BYTES if "matroska" in container.format.name else 0
-    places = np.array(rows, np.int64).reshape(-1, 2)
+    stated = found
+    if stated not in _PROBES:
+        if not isinstance(source, str):
+            source.seek(0)
+        found = probe(source, path)
+        if len(_PROBES) < 256 and stated.stream.extradata:
+            _PROBES[stated] = found
+    found = _PROBES.get(stated, found)
+    table = np.array(rows, np.int64).reshape(-1, 4)
+    places = table[:, :2]
     if len(places) and places[:, 0].min() < 0:
         raise CorruptLayoutError("the container of the video has no offsets of its frames", path=path)
     places[:, 0] += head
-    return found, places, np.array(keys, np.bool_), np.array(times, np.int64)
+    return found, places, table[:, 2] != 0, table[:, 3]
+
+
+_HEADER_ONLY = {"probesize": "32", "skip_frame": "all"}  # FFmpeg decodes nothing while it opens a file
+_PROBES: dict[Probe, Probe] = {}  # what the header of a video states -> what a decoder makes of it
 
 
 def _probe(container: av.container.InputContainer, path: str) -> Probe:
@@ -409,13 +445,13 @@ def _probe(container: av.container.InputContainer, path: str) -> Probe:
     return Probe(stream, context.width, context.height, container.streams.video[0].time_base or Fraction(0))
 
 
-def open_container(source: Any, path: str) -> Any:
+def open_container(source: Any, path: str, options: Mapping[str, str] | None = None) -> Any:
     """A container over a path or a file object; titles that are not valid text are ignored."""
     library = _av()
     # From 19 on the library is lenient by itself and does not know the option.
     lenient = {"metadata_errors": "ignore"} if _release(library) < 19 else {}
     try:
-        return library.open(source, **lenient)
+        return library.open(source, options=dict(options or {}), buffer_size=_BUFFER_BYTES, **lenient)
     except FileNotFoundError:
         raise CorruptLayoutError("the video file is missing", path=path) from None
     except library.FFmpegError as error:
@@ -443,12 +479,14 @@ def _codec_options(codec: str, options: VideoOptions, shape: FrameShape) -> dict
             chosen["crf"] = str(max(0, options.quality - 4))
             parameters += ":enable-qm=1:qm-min=0"
         return {**chosen, "preset": preset, "svtav1-params": parameters}
-    chosen |= {"preset": options.preset or "veryfast", "tune": "zerolatency"}
+    chosen |= {"preset": options.preset or DEFAULT_PRESET, "tune": "zerolatency"}
     if codec == "h264":
+        chosen = {"crf": _DEFAULT_CRF, **chosen}
         chosen["x264-params"] = f"keyint={gop}:min-keyint={gop}:scenecut=0:bframes=0"
         # The header of the other presets, between which a recorder may change.
         chosen["x264-params"] += ":cabac=1:8x8dct=1:weightp=1" if chosen["preset"] == "ultrafast" else ""
     else:
+        chosen["preset"] = options.preset or "veryfast"
         chosen["x265-params"] = f"keyint={gop}:min-keyint={gop}:scenecut=0:bframes=0:log-level=none"
     return chosen
 

@@ -157,11 +157,15 @@ class MappedFile(GrowingFile):
                 self._synced = end
 
     def release(self, end: int) -> None:
-        """Give the records before `end` back to the disk: they are needed no more, and read as zeros."""
+        """Give the records before `end` back to the disk: they are needed no more, and read as zeros.
+
+        Only whole pages go: a file system that frees a part of one writes the rest with its next commit.
+        """
+        whole = end // PAGE_BYTES * PAGE_BYTES
         with self._syncing:
-            size = end - self._released
-            if self._fd >= 0 and size > 0 and system.give_back(self._fd, self._released, size):
-                self._released = end
+            if self._fd >= 0 and system.give_back(self._fd, self._released, whole - self._released):
+                self._released = whole
+                write_at(self._fd, memoryview(_ZEROS)[: end - whole], whole)
 
     def trim(self) -> None:
         """Give back the room ahead of the last record already: nothing is appended any more, and the records stay."""

@@ -275,8 +275,10 @@ def work_folder(path: Path) -> Path:
 
 def check_not_unfinished(path: str) -> None:
     """Raise if a file is missing because its recording was never finished."""
-    if work_folder(Path(path)).is_dir():
-        hint = f"Wait until its recorder is done; if it was killed, run `warp salvage {path}`."
+    is_shard = os.path.isdir(path + layout.WORK_SUFFIX)
+    if not os.path.exists(path) and (is_shard or work_folder(Path(path)).is_dir()):
+        wait = f"Read it with wd.open_live({path!r})" if is_shard else "Wait until its recorder is done"
+        hint = f"{wait}; if it was killed, run `warp salvage {path}`."
         raise JournalInUseError("the recording is not finished", path=path, hint=hint)
 
 

@@ -1,4 +1,4 @@
-"""The JSON of manifests and pointers: parse untrusted bytes, pack the model, long lists of shards in parts."""
+"""Manifests, pointers and guides as bytes: parse untrusted ones, pack the model, long lists of shards in parts."""
 
 from __future__ import annotations
 
@@ -9,19 +9,26 @@ import json
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, overload
 
-from warpdata.bytekit.checksum import sha256_hex
+import numpy as np
+from numpy.typing import NDArray
+
+from warpdata.bytekit.checksum import crc32c, sha256_hex
+from warpdata.bytekit.io.ranges import RangeReader, retry_damaged
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
 from warpdata.bytekit.process.locks import ThreadLock
-from warpdata.errors import ConflictError, FormatError, ManifestCorruptedError
-from warpdata.formats.manifest import layout
-from warpdata.formats.manifest.layout import (
-    MAX_INDEXES,
-    MAX_MANIFEST_BYTES,
-    MAX_POINTER_BYTES,
-    MAX_TABLES,
+from warpdata.errors import (
+    BadMagicError,
+    ChecksumError,
+    ConflictError,
+    CorruptLayoutError,
+    FormatError,
+    LimitExceededError,
+    ManifestCorruptedError,
 )
+from warpdata.formats.manifest import layout
+from warpdata.formats.manifest.layout import MAX_INDEXES, MAX_MANIFEST_BYTES, MAX_POINTER_BYTES, MAX_TABLES
 from warpdata.formats.manifest.model import (
     ADDRESSINGS,
     DATASET_ID,
@@ -35,42 +42,28 @@ from warpdata.formats.manifest.model import (
     LongList,
     Manifest,
     MemberIndexRef,
+    PartRef,
+    S,
     TablePart,
     TableShard,
-    blob_of,
+    blob_json,
     canonical_json,
     count_of,
     dict_of,
     list_of,
     of_type,
-    shard_json,
-    table_shard_of,
+    read_blob,
     text_of,
+    with_guides,
 )
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-S = TypeVar("S", bound=BlobRef)
-
 _REMEMBERED_PARTS = 2048
 _TOGETHER = 64
 """Parts that are fetched at the same time when a list is read."""
 _CUT_BELOW = (1 << 32) // layout.PART_CUT_ONE_IN
-
-
-@dataclass(frozen=True, slots=True)
-class PartRef(BlobRef):
-    """One part of a list: its level, and the totals of the shards below it."""
-
-    level: int = 0
-    count: int = 0
-    total_bytes: int = 0
-    total_rows: int = 0
-    is_sorted: bool = False
-    """Whether the names below it ascend."""
-    first: str | None = None
-    last: str | None = None
 
 
 PartSource = Callable[[Sequence[BlobRef]], Sequence[bytes | memoryview]]
@@ -80,50 +73,27 @@ Entry = BlobRef
 """A shard, or a part."""
 
 
-def root_of(raw: Any) -> PartRef:
+def read_part(raw: Any) -> PartRef:
     """A part as the manifest or the part above names it, from untrusted JSON."""
-    raw = of_type(raw, dict, "a part")
-    level, size, is_sorted = count_of(raw, "level"), count_of(raw, "byte_size"), raw.get("sorted")
-    if level > layout.MAX_PART_LEVEL or size > layout.MAX_PART_BYTES or not isinstance(is_sorted, bool):
+    ref = read_blob(raw, PartRef, "a part")
+    if ref.level > layout.MAX_PART_LEVEL or ref.byte_size > layout.MAX_PART_BYTES:
         raise ManifestCorruptedError("a part is too large or of an unknown kind")
-    names = [
-        of_type(raw.get(k), str, f"the {k} name of a part") if is_sorted else None for k in ("first", "last")
-    ]
-    return PartRef(
-        text_of(raw, "hash", HASH),
-        size,
-        level=level,
-        count=count_of(raw, "count"),
-        total_bytes=count_of(raw, "total_bytes"),
-        total_rows=count_of(raw, "total_rows"),
-        is_sorted=is_sorted,
-        first=names[0],
-        last=names[1],
-    )
-
-
-def part_json(ref: PartRef) -> dict[str, Any]:
-    """The JSON of a part in the manifest and in the part above it."""
-    raw = {key: value for key, value in asdict(ref).items() if key not in ("uri", "name", "is_sorted")}
-    raw["sorted"] = ref.is_sorted
-    return (
-        raw if ref.is_sorted else {key: value for key, value in raw.items() if key not in ("first", "last")}
-    )
+    return ref
 
 
 class PartedShards(LongList[S], Generic[S]):
     """The shards of a long list; parts are fetched when they are read."""
 
-    def __init__(self, root: PartRef, item_of: Callable[[Any], S], source: PartSource | None = None) -> None:
+    def __init__(self, root: PartRef, kind: type[S], source: PartSource | None = None) -> None:
         self.root = root
-        self._item_of = item_of
+        self.kind = kind
         self._source = source
         self._lock = ThreadLock()
         self._known: OrderedDict[str, tuple[Any, ...]] = OrderedDict()
 
     def with_source(self, source: PartSource) -> PartedShards[S]:
         """The list with a source of its parts."""
-        return PartedShards(self.root, self._item_of, source)
+        return PartedShards(self.root, self.kind, source)
 
     @property
     def row_count(self) -> int:
@@ -250,7 +220,7 @@ class PartedShards(LongList[S], Generic[S]):
         except FormatError as error:
             raise ManifestCorruptedError(f"a part is not JSON: {error}", path=ref.key) from None
         items = list_of(raw, "entries", limit=layout.PART_MAX_ENTRIES)
-        entries = tuple(root_of(item) if ref.level else self._item_of(item) for item in items)
+        entries = tuple(read_part(item) if ref.level else read_blob(item, self.kind) for item in items)
         if _summed(entries, ref.hash, ref.byte_size, ref.level) != ref:
             raise ManifestCorruptedError(
                 "a part differs from its description in the part above", path=ref.key
@@ -278,15 +248,7 @@ def unseen_blobs(manifest: Manifest, seen_parts: set[str]) -> Iterator[BlobRef]:
             yield from part.blobs()
             continue
         new = list(part.shards.unseen_parts(seen_parts))
-        yield from new
-        for shard in part.shards.shards_of(new):
-            yield shard
-            if isinstance(shard, TableShard) and shard.guide is not None:
-                yield shard.guide
-        if not isinstance(part, TablePart):
-            yield from part.indexes
-        elif part.guide is not None:
-            yield part.guide
+        yield from (*new, *with_guides(part.shards.shards_of(new)), *part.beside)
 
 
 def differing(old: Sequence[S], new: Sequence[S]) -> tuple[list[S], list[S]]:
@@ -311,17 +273,15 @@ class Packed(Generic[S]):
     """The bytes of new parts by hash."""
 
 
-def packed_shards(shards: Sequence[S], item_of: Callable[[Any], S]) -> Packed[S]:
+def packed_shards(shards: Sequence[S]) -> Packed[S]:
     """A list of shards, in parts if it is long and all of them are in the blob area of the catalog."""
     is_flat = isinstance(shards, PartedShards) or len(shards) <= layout.FLAT_SHARDS
     if is_flat or any(shard.is_elsewhere for shard in shards):
         return Packed(shards, {})
-    return _pack(None, list(shards), item_of)
+    return _pack(None, list(shards))
 
 
-def with_added(
-    base: Sequence[S], added: Sequence[S], item_of: Callable[[Any], S], *, at_end: bool = False
-) -> Packed[S]:
+def with_added(base: Sequence[S], added: Sequence[S], *, at_end: bool = False) -> Packed[S]:
     """A list with more shards by name: in order where the list is, else behind it; equal ones are there once."""
     fresh = _new_by_name(base, added)
     if not fresh:
@@ -330,10 +290,10 @@ def with_added(
         joined = [*base, *fresh]
         if not at_end and _are_sorted(base):
             joined.sort(key=lambda shard: str(shard.name))
-        return packed_shards(tuple(joined), item_of)
+        return packed_shards(tuple(joined))
     leaves = base.leaves()
     if at_end or not base.root.is_sorted:
-        return _pack(base, [*leaves, *fresh], item_of)
+        return _pack(base, [*leaves, *fresh])
     fresh.sort(key=lambda shard: str(shard.name))
     entries: list[Entry] = []
     start = 0
@@ -346,19 +306,19 @@ def with_added(
             continue
         entries += sorted([*base.entries([leaf])[0], *fresh[start:end]], key=lambda entry: str(entry.name))
         start = end
-    return _pack(base, entries, item_of)
+    return _pack(base, entries)
 
 
-def with_tail(base: Sequence[S], kept: int, tail: Sequence[S], item_of: Callable[[Any], S]) -> Packed[S]:
+def with_tail(base: Sequence[S], kept: int, tail: Sequence[S]) -> Packed[S]:
     """The first `kept` shards of a list, then others."""
     if not isinstance(base, PartedShards):
-        return packed_shards((*base[:kept], *tail), item_of)
+        return packed_shards((*base[:kept], *tail))
     entries: list[Entry] = []
     for leaf in base.leaves():
         if kept > 0:
             entries += [leaf] if leaf.count <= kept else base.entries([leaf])[0][:kept]
         kept -= leaf.count
-    return _pack(base, [*entries, *tail], item_of)
+    return _pack(base, [*entries, *tail])
 
 
 def _new_by_name(base: Sequence[S], added: Sequence[S]) -> list[S]:
@@ -385,38 +345,22 @@ def _new_by_name(base: Sequence[S], added: Sequence[S]) -> list[S]:
     return list(fresh.values())
 
 
-def _pack(base: PartedShards[S] | None, entries: Sequence[Entry], item_of: Callable[[Any], S]) -> Packed[S]:
+def _pack(base: PartedShards[S] | None, entries: Sequence[Entry]) -> Packed[S]:
     """Shards and unchanged leaves of an older list as a list in parts, unless it is short."""
     new: dict[str, bytes] = {}
 
     def make_part(held: Sequence[Entry], level: int) -> PartRef:
-        data = canonical_json(
-            {"entries": [part_json(e) if isinstance(e, PartRef) else shard_json(e) for e in held]}
-        )
+        data = canonical_json({"entries": [blob_json(entry) for entry in held]})
         ref = _summed(held, sha256_hex(data), len(data), level)
         new[ref.hash] = data
         return ref
 
     # The last leaf of the older list ended because the list did, not by its content.
     unfinished = base.leaves()[-1] if base is not None else None
-    waiting, current, level = deque(entries), list[Entry](), list[PartRef]()
-    while waiting:
-        entry = waiting.popleft()
-        if isinstance(entry, PartRef):
-            if not current and (entry != unfinished or not waiting):
-                level.append(entry)
-            else:
-                assert base is not None
-                waiting.extendleft(reversed(base.entries([entry])[0]))
-            continue
-        current.append(entry)
-        if _ends_part(entry, len(current)):
-            level.append(make_part(current, 0))
-            current = []
-    if current or not level:
-        level.append(make_part(current, 0))
+    number, level = 0, _cut(entries, 0, make_part, base, unfinished)
     while len(level) > 1:
-        level = _cut(level, lambda held: make_part(held, held[0].level + 1))
+        number += 1
+        level = _cut(level, number, make_part)
 
     def source(refs: Sequence[BlobRef]) -> list[bytes | memoryview]:
         older = [ref for ref in refs if ref.hash not in new]
@@ -424,22 +368,37 @@ def _pack(base: PartedShards[S] | None, entries: Sequence[Entry], item_of: Calla
         fetched = iter(base._source(older) if base is not None and base._source and older else [])
         return [new[ref.hash] if ref.hash in new else next(fetched) for ref in refs]
 
-    shards = PartedShards(level[0], item_of, source)
+    kind: Any = type(entries[0]) if base is None else base.kind
+    shards: PartedShards[S] = PartedShards(level[0], kind, source)
     if len(shards) <= layout.FLAT_SHARDS:
         return Packed(tuple(shards), {})
     return Packed(shards, new)
 
 
-def _cut(entries: Sequence[PartRef], make_part: Callable[[list[PartRef]], PartRef]) -> list[PartRef]:
-    """The parts of the next level."""
+def _cut(
+    entries: Sequence[Entry],
+    number: int,
+    make_part: Callable[[Sequence[Entry], int], PartRef],
+    base: PartedShards[Any] | None = None,
+    unfinished: PartRef | None = None,
+) -> list[PartRef]:
+    """Entries as the parts of level `number`; leaves of `base` that stay as they are need not be read."""
     parts: list[PartRef] = []
-    held: list[PartRef] = []
-    for entry in entries:
+    waiting, held = deque(entries), list[Entry]()
+    while waiting:
+        entry = waiting.popleft()
+        if isinstance(entry, PartRef) and entry.level == number:
+            if not held and (entry != unfinished or not waiting):
+                parts.append(entry)
+            else:
+                assert base is not None
+                waiting.extendleft(reversed(base.entries([entry])[0]))
+            continue
         held.append(entry)
         if _ends_part(entry, len(held)):
-            parts.append(make_part(held))
+            parts.append(make_part(held, number))
             held = []
-    return [*parts, make_part(held)] if held else parts
+    return [*parts, make_part(held, number)] if held or not parts else parts
 
 
 def _ends_part(entry: Entry, count: int) -> bool:
@@ -581,15 +540,15 @@ def _table(name: str, raw: Any) -> TablePart:
         raise ManifestCorruptedError(f"table {name!r} has the unknown format {raw.get('format')!r}")
     schema = dict_of(raw, "schema")
     fields = tuple(of_type(field, dict, "a field of a schema") for field in list_of(schema, "fields"))
-    guide = blob_of(raw["guide"]) if "guide" in raw else None
+    guide = read_blob(raw["guide"], BlobRef) if "guide" in raw else None
     ipc = of_type(schema.get("ipc"), str, "the Arrow schema")
-    return TablePart(_shards(raw, table_shard_of), fields, ipc, guide)
+    return TablePart(_shards(raw, TableShard), fields, ipc, guide)
 
 
-def _shards(raw: dict[str, Any], item_of: Any) -> Any:
+def _shards(raw: dict[str, Any], kind: type[S]) -> Sequence[S]:
     if "parts" in raw:
-        return PartedShards(root_of(raw["parts"]), item_of)
-    return tuple(item_of(shard) for shard in list_of(raw, "shards"))
+        return PartedShards(read_part(raw["parts"]), kind)
+    return tuple(read_blob(shard, kind) for shard in list_of(raw, "shards"))
 
 
 def _artifact(name: str, raw: Any) -> ArtifactPart:
@@ -597,7 +556,8 @@ def _artifact(name: str, raw: Any) -> ArtifactPart:
     if "index" in raw and "indexes" in raw:
         raise ManifestCorruptedError("an artifact has one member index and several")
     indexes = [raw["index"]] if "index" in raw else list_of(raw, "indexes", optional=True, limit=MAX_INDEXES)
-    part = ArtifactPart(text_of(raw, "kind", KIND), _shards(raw, blob_of), tuple(map(_index, indexes)))
+    refs = tuple(read_blob(index, MemberIndexRef) for index in indexes)
+    part = ArtifactPart(text_of(raw, "kind", KIND), _shards(raw, BlobRef), refs)
     if part.is_tar and not part.indexes:
         raise ManifestCorruptedError(f"artifact {name!r} has no member index")
     if not part.is_tar and not isinstance(
@@ -609,28 +569,22 @@ def _artifact(name: str, raw: Any) -> ArtifactPart:
     return part
 
 
-def _index(raw: Any) -> MemberIndexRef:
-    blob = blob_of(raw)
-    counts = (count_of(raw, "bucket_count"), count_of(raw, "member_count"))
-    return MemberIndexRef(blob.hash, blob.byte_size, blob.uri, blob.name, *counts)
-
-
 def _binding(raw: Any) -> Binding:
-    raw = of_type(raw, dict, "a binding")
-    keys = ("table", "column", "artifact", "ref_type")
-    table, column, artifact, ref_type = (of_type(raw.get(key), str, f"{key} of a binding") for key in keys)
-    addressing = raw.get("addressing", "member")
-    if ref_type not in REF_TYPES or addressing not in ADDRESSINGS:
-        raise ManifestCorruptedError(f"a binding of unknown type {ref_type!r} or addressing {addressing!r}")
-    return Binding(table, column, artifact, ref_type, addressing)
+    raw = {"addressing": "member", **of_type(raw, dict, "a binding")}
+    names = Binding.__dataclass_fields__
+    binding = Binding(*[of_type(raw.get(name), str, f"{name} of a binding") for name in names])
+    if binding.ref_type not in REF_TYPES or binding.addressing not in ADDRESSINGS:
+        kinds = f"{binding.ref_type!r} or addressing {binding.addressing!r}"
+        raise ManifestCorruptedError(f"a binding of unknown type {kinds}")
+    return binding
 
 
 def to_json(manifest: Manifest) -> dict[str, Any]:
     """The JSON object of a manifest, its version hash included."""
     raw: dict[str, Any] = {
         "dataset_id": manifest.dataset_id,
-        "tables": {name: _table_json(part) for name, part in manifest.tables.items()},
-        "artifacts": {name: _artifact_json(part) for name, part in manifest.artifacts.items()},
+        "tables": {name: _part_json(part) for name, part in manifest.tables.items()},
+        "artifacts": {name: _part_json(part) for name, part in manifest.artifacts.items()},
         "bindings": [asdict(binding) for binding in manifest.bindings],
         "stats": {"total_rows": manifest.total_rows, "total_bytes": manifest.total_bytes},
         "metadata": dict(manifest.metadata),
@@ -646,35 +600,27 @@ def pack_manifest(manifest: Manifest) -> bytes:
     return json.dumps(to_json(manifest), indent=1, sort_keys=True, ensure_ascii=False).encode() + b"\n"
 
 
-def _table_json(part: TablePart) -> dict[str, Any]:
-    schema = {"fields": [dict(field) for field in part.fields], "ipc": part.schema_ipc}
-    raw: dict[str, Any] = {"format": part.format, **_shards_json(part.shards), "schema": schema}
-    return raw if part.guide is None else {**raw, "guide": _blob_json(part.guide)}
-
-
-def _artifact_json(part: ArtifactPart) -> dict[str, Any]:
-    raw: dict[str, Any] = {"kind": part.kind, **_shards_json(part.shards)}
+def _part_json(part: TablePart | ArtifactPart) -> dict[str, Any]:
+    shards = part.shards
+    raw: dict[str, Any] = (
+        {"parts": blob_json(shards.root)}
+        if isinstance(shards, PartedShards)
+        else {"shards": [_placed_json(shard) for shard in shards]}
+    )
+    if isinstance(part, TablePart):
+        schema = {"fields": [dict(field) for field in part.fields], "ipc": part.schema_ipc}
+        raw |= {"format": part.format, "schema": schema}
+        return raw if part.guide is None else {**raw, "guide": _placed_json(part.guide)}
+    raw["kind"] = part.kind
     if len(part.indexes) == 1:
-        raw["index"] = _blob_json(part.indexes[0])
+        raw["index"] = _placed_json(part.indexes[0])
     elif part.indexes:
-        raw["indexes"] = [
-            {k: v for k, v in _blob_json(index).items() if k != "uri"} for index in part.indexes
-        ]
+        raw["indexes"] = [blob_json(index) for index in part.indexes]
     return raw
 
 
-def _shards_json(shards: Sequence[BlobRef]) -> dict[str, Any]:
-    """The shards themselves, or the root of the parts of their list."""
-    if isinstance(shards, PartedShards):
-        return {"parts": part_json(shards.root)}
-    return {"shards": [_blob_json(shard) for shard in shards]}
-
-
-def _blob_json(blob: BlobRef) -> dict[str, Any]:
-    raw = {"uri": blob.uri or blob.key, **shard_json(blob)}
-    if isinstance(blob, MemberIndexRef):
-        raw |= {"bucket_count": blob.bucket_count, "member_count": blob.member_count}
-    return raw
+def _placed_json(blob: BlobRef) -> dict[str, Any]:
+    return {"uri": blob.uri or blob.key, **blob_json(blob)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -702,3 +648,94 @@ def unpack_pointer(data: memoryview | bytes, path: str) -> Pointer:
             "Delete this file, then publish again or set the tag again; versions still open by their hashes."
         )
         raise ManifestCorruptedError(f"the pointer is damaged: {error}", path=path, hint=hint) from None
+
+
+def directory_end(shard_count: int) -> int:
+    """Where the sections of a guide of so many shards begin."""
+    return layout.GUIDE_HEADER.size + shard_count * layout.GUIDE_ENTRY.size
+
+
+@dataclass(frozen=True, slots=True)
+class ShardGuide:
+    """What is known of one shard before any of it is read."""
+
+    page_sums: NDArray[np.uint32]
+    tail: bytes
+
+
+def pack_guide(shards: Sequence[ShardGuide]) -> bytes:
+    """The bytes of a guide."""
+    sections, entries = [], []
+    position = directory_end(len(shards))
+    for shard in shards:
+        sums = shard.page_sums.astype("<u4").tobytes()
+        places = (position, len(shard.page_sums), position + len(sums), len(shard.tail))
+        entries.append(layout.GuideEntry(*places, crc32c(sums), crc32c(shard.tail)))
+        sections += [sums, shard.tail]
+        position += len(sums) + len(shard.tail)
+    directory = b"".join(layout.GUIDE_ENTRY.pack(*entry) for entry in entries)
+    header = layout.GuideHeader(
+        layout.GUIDE_MAGIC, layout.GUIDE_PAGE_BYTES, crc32c(directory), len(shards), position
+    )
+    return layout.GUIDE_HEADER.pack(*header) + directory + b"".join(sections)
+
+
+class Guide:
+    """A guide being read: small ones at once, large ones shard by shard."""
+
+    def __init__(self, reader: RangeReader, shard_count: int) -> None:
+        self._reader = reader
+        end = reader.size if reader.size <= layout.GUIDE_AT_ONCE_BYTES else directory_end(shard_count)
+
+        def read() -> list[layout.GuideEntry]:
+            self._head = reader.read(0, min(end, reader.size))
+            return _directory(self._head, reader, shard_count)
+
+        self._entries = retry_damaged(reader, read)
+
+    def shard(self, number: int) -> ShardGuide:
+        """What is known of shard `number`."""
+        entry = self._entries[number]
+
+        def read() -> ShardGuide:
+            sums, tail = self._sections(entry)
+            if crc32c(sums) != entry.sums_crc32c or crc32c(tail) != entry.tail_crc32c:
+                self._head = memoryview(b"")  # sections are read one by one from now on
+                raise ChecksumError(f"the guide to shard {number} is damaged", path=self._reader.name)
+            return ShardGuide(np.frombuffer(sums, "<u4"), bytes(tail))
+
+        return retry_damaged(self._reader, read, [(entry.sums_offset, entry.tail_offset + entry.tail_bytes)])
+
+    def _sections(self, entry: layout.GuideEntry) -> tuple[memoryview, memoryview]:
+        sums_end = entry.sums_offset + 4 * entry.page_count
+        tail_end = entry.tail_offset + entry.tail_bytes
+        if tail_end <= self._head.nbytes:
+            return self._head[entry.sums_offset : sums_end], self._head[entry.tail_offset : tail_end]
+        both = self._reader.read(entry.sums_offset, tail_end)
+        return both[: sums_end - entry.sums_offset], both[entry.tail_offset - entry.sums_offset :]
+
+
+def _directory(head: memoryview, reader: RangeReader, shard_count: int) -> list[layout.GuideEntry]:
+    end = directory_end(shard_count)
+    if head.nbytes < end:
+        raise CorruptLayoutError("the guide is too short for its shards", path=reader.name)
+    header = layout.GuideHeader(*layout.GUIDE_HEADER.unpack(head[: layout.GUIDE_HEADER.size]))
+    if header.magic != layout.GUIDE_MAGIC:
+        raise BadMagicError("not a guide", path=reader.name)
+    good = (layout.GUIDE_PAGE_BYTES, shard_count, reader.size)
+    if (header.page_bytes, header.shard_count, header.file_bytes) != good:
+        raise CorruptLayoutError("the guide does not fit its table", path=reader.name)
+    directory = bytes(head[layout.GUIDE_HEADER.size : end])
+    if crc32c(directory) != header.directory_crc32c:
+        raise ChecksumError("the directory of the guide is damaged", path=reader.name)
+    entries = [layout.GuideEntry(*fields) for fields in layout.GUIDE_ENTRY.iter_unpack(directory)]
+    position = end  # sections follow each other without holes and overlaps, and end where the guide ends
+    for entry in entries:
+        if entry.tail_bytes > layout.MAX_TAIL_BYTES:
+            raise LimitExceededError("a tail in the guide is too large", path=reader.name)
+        if entry.sums_offset != position or entry.tail_offset != position + 4 * entry.page_count:
+            raise CorruptLayoutError("the sections of the guide are out of place", path=reader.name)
+        position = entry.tail_offset + entry.tail_bytes
+    if position != reader.size:
+        raise CorruptLayoutError("the guide does not end where its sections do", path=reader.name)
+    return entries

@@ -6,9 +6,9 @@ import json
 import re
 import unicodedata
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, ClassVar, TypeVar
 
 from warpdata.errors import ManifestCorruptedError
 from warpdata.formats.manifest.layout import MAX_INTEGER, MAX_SHARDS
@@ -49,6 +49,8 @@ class BlobRef:
     byte_size: int
     uri: str | None = None
     name: str | None = None
+    without: ClassVar[frozenset[str]] = frozenset()
+    """Fields that the JSON of this kind does not have."""
 
     @property
     def key(self) -> str:
@@ -78,10 +80,26 @@ class MemberIndexRef(BlobRef):
     member_count: int = 0
 
 
-S = TypeVar("S", bound=BlobRef, covariant=True)
+@dataclass(frozen=True, slots=True)
+class PartRef(BlobRef):
+    """One part of a list: its level, and the totals of the shards below it."""
+
+    level: int = 0
+    count: int = 0
+    total_bytes: int = 0
+    total_rows: int = 0
+    is_sorted: bool = False
+    """Whether the names below it ascend."""
+    first: str | None = None
+    last: str | None = None
+    without = frozenset({"uri", "name"})
 
 
-class LongList(Sequence[S]):
+S = TypeVar("S", bound=BlobRef)
+L = TypeVar("L", bound=BlobRef, covariant=True)
+
+
+class LongList(Sequence[L]):
     """A list of shards that is stored in blobs of its own, with totals that are known at once."""
 
     @property
@@ -99,8 +117,30 @@ class LongList(Sequence[S]):
         """The blobs of the list itself."""
 
 
+class VersionPart:
+    """A table or an artifact: shards, and blobs beside them."""
+
+    __slots__ = ()
+    shards: Sequence[BlobRef]
+
+    @property
+    def beside(self) -> Sequence[BlobRef]:
+        """Its blobs beside the shards and their guides."""
+        raise NotImplementedError
+
+    def blobs(self) -> list[BlobRef]:
+        """Every blob of it."""
+        return [*parts_of(self.shards), *with_guides(self.shards), *self.beside]
+
+    @property
+    def byte_size(self) -> int:
+        """Bytes of all shards."""
+        shards = self.shards
+        return shards.byte_size if isinstance(shards, LongList) else sum(shard.byte_size for shard in shards)
+
+
 @dataclass(frozen=True, slots=True)
-class TablePart:
+class TablePart(VersionPart):
     """A table: parquet shards in row order, the Arrow schema, and a guide to read them by range."""
 
     shards: Sequence[TableShard]
@@ -108,11 +148,12 @@ class TablePart:
     schema_ipc: str
     guide: BlobRef | None = None
     format: str = "parquet"
+    what: ClassVar[str] = "table"
 
-    def blobs(self) -> list[BlobRef]:
-        """Every blob of the table."""
-        guides = [shard.guide for shard in self.shards if shard.guide]
-        return [*parts_of(self.shards), *self.shards, *guides, *([self.guide] if self.guide else [])]
+    @property
+    def beside(self) -> Sequence[BlobRef]:
+        """The guide to all shards, if there is one."""
+        return [] if self.guide is None else [self.guide]
 
     @property
     def row_count(self) -> int:
@@ -120,24 +161,23 @@ class TablePart:
         shards = self.shards
         return shards.row_count if isinstance(shards, LongList) else sum(shard.row_count for shard in shards)
 
-    @property
-    def byte_size(self) -> int:
-        """Bytes of all shards."""
-        return _total_bytes(self.shards)
+    item_count = row_count
 
 
 @dataclass(frozen=True, slots=True)
-class ArtifactPart:
+class ArtifactPart(VersionPart):
     """Raw payload: shards of one kind; tar kinds have member indexes, others name each shard."""
 
     kind: str
     shards: Sequence[BlobRef]
     indexes: tuple[MemberIndexRef, ...] = ()
     """Of a tar kind: one, and further ones for files that were added since; each member is in one of them."""
+    what: ClassVar[str] = "artifact"
 
-    def blobs(self) -> list[BlobRef]:
-        """Every blob of the artifact."""
-        return [*parts_of(self.shards), *self.shards, *self.indexes]
+    @property
+    def beside(self) -> Sequence[BlobRef]:
+        """The member indexes."""
+        return self.indexes
 
     @property
     def is_tar(self) -> bool:
@@ -149,10 +189,7 @@ class ArtifactPart:
         """The number of members."""
         return sum(index.member_count for index in self.indexes) if self.is_tar else len(self.shards)
 
-    @property
-    def byte_size(self) -> int:
-        """Bytes of all shards."""
-        return _total_bytes(self.shards)
+    item_count = member_count
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,8 +245,12 @@ def parts_of(shards: Sequence[BlobRef]) -> list[BlobRef]:
     return shards.part_blobs() if isinstance(shards, LongList) else []
 
 
-def _total_bytes(shards: Sequence[BlobRef]) -> int:
-    return shards.byte_size if isinstance(shards, LongList) else sum(shard.byte_size for shard in shards)
+def with_guides(shards: Iterable[BlobRef]) -> Iterator[BlobRef]:
+    """Shards, each with its own guide if it has one."""
+    for shard in shards:
+        yield shard
+        if isinstance(shard, TableShard) and shard.guide is not None:
+            yield shard.guide
 
 
 def vector_files(shards: Sequence[BlobRef]) -> dict[str, list[int]]:
@@ -250,34 +291,28 @@ def check_uri(uri: str) -> str:
     return uri
 
 
-def blob_of(raw: Any) -> BlobRef:
-    """A blob from untrusted JSON."""
-    raw = of_type(raw, dict, "a blob")
-    uri = check_uri(of_type(raw["uri"], str, "an address")) if raw.get("uri") else None
-    name = of_type(raw["name"], str, "the name of a shard") if "name" in raw else None
-    if name is not None and _UNSAFE_NAME.search(name):
-        raise ManifestCorruptedError(f"the name of a shard is not a safe relative path: {name!r}")
-    return BlobRef(text_of(raw, "hash", HASH), count_of(raw, "byte_size"), uri, name)
+def read_blob(raw: Any, kind: type[S], label: str = "a blob") -> S:
+    """A blob of a kind from untrusted JSON; unknown keys are ignored."""
+    raw = of_type(raw, dict, label)
+    return kind(**{name: _FIELDS[name](raw, _KEYS.get(name, name)) for name in _STORED[kind]})
 
 
-def table_shard_of(raw: Any) -> TableShard:
-    """One parquet file of a table from untrusted JSON."""
-    blob = blob_of(raw)
-    guide = blob_of(raw["guide"]) if "guide" in raw else None
-    rows = count_of(raw, "row_count")
-    return TableShard(blob.hash, blob.byte_size, blob.uri, blob.name, row_count=rows, guide=guide)
+def blob_json(blob: BlobRef) -> dict[str, Any]:
+    """The JSON of a blob without its address."""
+    values = {_KEYS.get(name, name): getattr(blob, name) for name in _STORED[type(blob)]}
+    values.pop("uri", None)
+    return {
+        key: blob_json(value) if isinstance(value, BlobRef) else value
+        for key, value in values.items()
+        if value is not None
+    }
 
 
-def shard_json(shard: BlobRef) -> dict[str, Any]:
-    """The JSON of a shard without its address."""
-    raw: dict[str, Any] = {"hash": shard.hash, "byte_size": shard.byte_size}
-    if shard.name is not None:
-        raw["name"] = shard.name
-    if isinstance(shard, TableShard):
-        raw["row_count"] = shard.row_count
-        if shard.guide is not None:
-            raw["guide"] = {"hash": shard.guide.hash, "byte_size": shard.guide.byte_size}
-    return raw
+_STORED = {
+    kind: tuple(field.name for field in fields(kind) if field.name not in kind.without)
+    for kind in (BlobRef, TableShard, MemberIndexRef, PartRef)
+}
+"""The fields of each kind of blob that its JSON has."""
 
 
 def of_type(value: Any, kind: type[T], label: str) -> T:
@@ -319,6 +354,44 @@ def list_of(raw: dict[str, Any], key: str, *, optional: bool = False, limit: int
     if not isinstance(value, list) or len(value) > limit:
         raise ManifestCorruptedError(f"{key} is missing, not a list, or too long")
     return value
+
+
+def _name_of(raw: dict[str, Any], key: str) -> str | None:
+    name = of_type(raw[key], str, "the name of a shard") if key in raw else None
+    if name is not None and _UNSAFE_NAME.search(name):
+        raise ManifestCorruptedError(f"the name of a shard is not a safe relative path: {name!r}")
+    return name
+
+
+def _border_of(raw: dict[str, Any], key: str) -> str | None:
+    return of_type(raw.get(key), str, f"the {key} name of a part") if raw.get("sorted") is True else None
+
+
+_KEYS = {"is_sorted": "sorted"}
+"""Keys in JSON that are not the names of their fields."""
+_FIELDS: Mapping[str, Callable[[dict[str, Any], str], Any]] = {
+    "hash": lambda raw, key: text_of(raw, key, HASH),
+    "uri": lambda raw, key: check_uri(of_type(raw[key], str, "an address")) if raw.get(key) else None,
+    "name": _name_of,
+    "guide": lambda raw, key: read_blob(raw[key], BlobRef) if key in raw else None,
+    "is_sorted": lambda raw, key: of_type(raw.get(key), bool, "sorted"),
+    "first": _border_of,
+    "last": _border_of,
+    **dict.fromkeys(
+        (
+            "byte_size",
+            "row_count",
+            "bucket_count",
+            "member_count",
+            "level",
+            "count",
+            "total_bytes",
+            "total_rows",
+        ),
+        count_of,
+    ),
+}
+"""How each field of a blob is read from untrusted JSON and checked."""
 
 
 def canonical_json(value: Any) -> bytes:

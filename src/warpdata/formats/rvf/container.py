@@ -341,6 +341,30 @@ def unpack_tlvs(data: Buffer, where: str = "") -> list[Tlv]:
     return records
 
 
+class Cursor:
+    """A position in a payload that never goes past its end."""
+
+    def __init__(self, view: memoryview, where: str, position: int = 0) -> None:
+        self.view, self.position, self.where = view, position, where or None
+
+    def take(self, size: int) -> memoryview:
+        """The next `size` bytes."""
+        end = self.position + size
+        if end > self.view.nbytes:
+            raise TruncatedError("a payload is cut off", path=self.where)
+        taken, self.position = self.view[self.position : end], end
+        return taken
+
+    def integer(self, width: int) -> int:
+        """The next `width` bytes as a number."""
+        return int.from_bytes(self.take(width), "little")
+
+    def align(self) -> int:
+        """Continue at the next boundary, and return it."""
+        self.position = align_up(self.position, layout.ALIGNMENT)
+        return self.position
+
+
 def first_value(records: Sequence[Tlv], tag: int) -> bytes | None:
     """The value of the first record with this tag."""
     return next((value for number, value in records if number == tag), None)

@@ -13,6 +13,7 @@ from warpdata.bytekit import varint
 from warpdata.bytekit.arrays import align_up, byte_view, padding_to
 from warpdata.errors import CorruptLayoutError, LimitExceededError, TruncatedError
 from warpdata.formats.rvf import layout
+from warpdata.formats.rvf.container import Cursor
 from warpdata.formats.rvf.layout import Row
 from warpdata.formats.rvf.vec import column_dtype
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 Ints = NDArray[np.int64]
 _MAX_LAYERS = 64
+_LISTS_AT_ONCE = 4096
+"""Lists undone together: what numpy makes of them stays in the cache of a processor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +61,6 @@ class GraphPayload:
 
     header: Row
     adjacency: Adjacency
-    hints: tuple[Row, ...] = ()
     trailer: Trailer | None = None
 
 
@@ -78,8 +80,8 @@ def unpack_index_header(payload: Buffer, where: str = "") -> Row:
     return header
 
 
-def encode_graph(header: Row, adjacency: Adjacency, hints: tuple[Row, ...] = ()) -> bytes:
-    """An INDEX payload: delta-coded lists, restart groups on 64-byte boundaries, prefetch hints."""
+def encode_graph(header: Row, adjacency: Adjacency) -> bytes:
+    """An INDEX payload: delta-coded lists, restart groups on 64-byte boundaries."""
     values, node_starts = _value_stream(adjacency)
     encoded, ends = varint.encode_varints_bounds(values)
     bounds = ends[np.append(node_starts[:: layout.NODE_RESTART_INTERVAL], len(values))]
@@ -91,14 +93,7 @@ def encode_graph(header: Row, adjacency: Adjacency, hints: tuple[Row, ...] = ())
     table = layout.RESTART_HEAD.pack(layout.NODE_RESTART_INTERVAL, len(groups))
     table += offsets[: len(groups)].astype("<u4").tobytes()
     table += padding_to(len(table), layout.ALIGNMENT)
-    return b"".join((pack_index_header(header), table, *padded, _pack_hints(hints)))
-
-
-def _pack_hints(hints: tuple[Row, ...]) -> bytes:
-    if not hints:
-        return b""
-    packed = layout.COUNT_U32.pack(len(hints)) + b"".join(layout.PREFETCH_HINT.pack(*h) for h in hints)
-    return packed + padding_to(len(packed), layout.ALIGNMENT)
+    return b"".join((pack_index_header(header), table, *padded))
 
 
 def renumbered(adjacency: Adjacency, rank: Ints) -> Adjacency:
@@ -185,8 +180,12 @@ def decode_graph(payload: Buffer, where: str = "") -> GraphPayload:
     interval, offsets, data_start = _restart_table(view, body_end, header.node_count, where)
     data = view[data_start:body_end]
     adjacency, used = _decode_adjacency(data, header.node_count, interval, offsets, trailer is not None)
-    hints = () if trailer else _decode_hints(data[align_up(used, layout.ALIGNMENT) :])
-    return GraphPayload(header, adjacency, hints, trailer)
+    hints = data[align_up(used, layout.ALIGNMENT) :]  # of what to read ahead: nothing here needs them
+    if trailer is None and hints.nbytes >= layout.COUNT_U32.size:
+        count = layout.COUNT_U32.unpack_from(hints)[0]
+        if layout.COUNT_U32.size + count * layout.PREFETCH_HINT.size > hints.nbytes:
+            raise CorruptLayoutError("prefetch hints of an INDEX segment are cut off")
+    return GraphPayload(header, adjacency, trailer)
 
 
 def _restart_table(view: memoryview, end: int, node_count: int, where: str) -> tuple[int, Ints, int]:
@@ -215,13 +214,18 @@ def _decode_adjacency(
         raise CorruptLayoutError("restart points of an INDEX segment do not ascend")
     ends = raw < 0x80
     last = len(raw) - int(np.argmax(ends[::-1])) if ends.any() else 0
-    values = varint.decode_varints(data[:last]).astype(np.int64)
-    ordinals = np.concatenate(([0], np.cumsum(ends[:last])))
     if offsets[-1] >= last:
         raise TruncatedError("the last restart group is cut off")
-    layer_counts, sizes, firsts, used_values = _walk_groups(values, ordinals[offsets], node_count, interval)
-    neighbors = _valid_lists(values, sizes, firsts, layer_counts, (interval,) if absolute else (0, interval))
-    used = int(np.searchsorted(ordinals, used_values, side="left"))
+    values = varint.decode_varints(data[:last]).view(np.int64)
+    starts = np.append(0, np.cumsum(np.add.reduceat(ends, offsets, dtype=np.int64)))[:-1]
+    layer_counts, sizes, firsts, used_values = _walk_groups(values, starts, node_count, interval)
+    for form in (interval,) if absolute else (0, interval):  # bytes alone do not distinguish the forms
+        neighbors = _gather_lists(values, sizes, firsts, layer_counts, form)
+        if not neighbors.size or (neighbors.min() >= 0 and neighbors.max() < node_count):
+            break
+    else:
+        raise CorruptLayoutError("a neighbour of the graph does not exist")
+    used = int(offsets[-1]) + int(np.flatnonzero(ends[offsets[-1] :])[used_values - starts[-1] - 1]) + 1
     return Adjacency(node_count, layer_counts, sizes, neighbors), used
 
 
@@ -248,21 +252,13 @@ def _walk_groups(values: Ints, starts: Ints, node_count: int, interval: int) -> 
             position[live] += 1 + sizes
     if (position > len(values)).any():
         raise TruncatedError("the adjacency data is cut off")
-    node, layer_no, sizes, firsts = _concatenated(found)
+    empty = np.zeros(0, np.int64)
+    node = np.concatenate([empty, *(nodes for nodes, *_ in found)])
+    layer_no = np.concatenate([empty, *(np.full(len(nodes), layer) for nodes, layer, *_ in found)])
+    sizes = np.concatenate([empty, *(each for _, _, each, _ in found)])
+    firsts = np.concatenate([empty, *(each for *_, each in found)])
     order = np.lexsort((layer_no, node))
     return layer_counts[:node_count], sizes[order], firsts[order], int(position[-1])
-
-
-def _concatenated(found: list[tuple[Ints, int, Ints, Ints]]) -> tuple[Ints, Ints, Ints, Ints]:
-    empty = [np.zeros(0, np.int64)]
-    node = np.concatenate([f[0] for f in found] or empty)
-    layer = np.concatenate([np.full(len(f[0]), f[1]) for f in found] or empty)
-    return (
-        node,
-        layer,
-        np.concatenate([f[2] for f in found] or empty),
-        np.concatenate([f[3] for f in found] or empty),
-    )
 
 
 def _take(values: Ints, position: Ints) -> Ints:
@@ -271,43 +267,24 @@ def _take(values: Ints, position: Ints) -> Ints:
     return values[position]
 
 
-def _valid_lists(values: Ints, sizes: Ints, firsts: Ints, layer_counts: Ints, forms: tuple[int, ...]) -> Ints:
-    """The lists in the first form whose neighbours all exist: bytes alone do not distinguish the forms."""
-    for absolute_interval in forms:
-        found = _gather_lists(values, sizes, firsts, layer_counts, absolute_interval)
-        if not found.size or (found.min() >= 0 and found.max() < len(layer_counts)):
-            return found
-    raise CorruptLayoutError("a neighbour of the graph does not exist")
-
-
 def _gather_lists(
     values: Ints, sizes: Ints, firsts: Ints, layer_counts: Ints, absolute_interval: int
 ) -> Ints:
     """Undo the deltas of every list at once; lists of restart nodes are absolute in the shipped form."""
-    total = int(sizes.sum())
-    if total == 0:
-        return np.zeros(0, np.int64)
-    starts = np.cumsum(sizes) - sizes
-    at = np.repeat(firsts - starts, sizes) + np.arange(total)
-    deltas = values[at]
-    sums = np.cumsum(deltas)
-    base = np.where(starts > 0, sums[starts - 1], 0)
-    neighbors: Ints = sums - np.repeat(base, sizes)
-    if absolute_interval:
-        node = np.repeat(np.arange(len(layer_counts)), layer_counts)
-        plain = np.repeat(node % absolute_interval == 0, sizes)
-        neighbors[plain] = deltas[plain]
-    return neighbors
-
-
-def _decode_hints(data: memoryview) -> tuple[Row, ...]:
-    if data.nbytes < layout.COUNT_U32.size:
-        return ()
-    count = layout.COUNT_U32.unpack_from(data)[0]
-    end = layout.COUNT_U32.size + count * layout.PREFETCH_HINT.size
-    if end > data.nbytes:
-        raise CorruptLayoutError("prefetch hints of an INDEX segment are cut off")
-    return tuple(layout.PREFETCH_HINT.iter_unpack(data[4:end]))
+    node = np.repeat(np.arange(len(layer_counts)), layer_counts)
+    found = [np.zeros(0, np.int64)]
+    for low in range(0, len(sizes), _LISTS_AT_ONCE):
+        part = slice(low, low + _LISTS_AT_ONCE)
+        counts = sizes[part]
+        starts = np.cumsum(counts) - counts
+        deltas = values[np.repeat(firsts[part] - starts, counts) + np.arange(int(counts.sum()))]
+        sums = np.append(0, np.cumsum(deltas))
+        neighbors = sums[1:] - np.repeat(sums[starts], counts)
+        if absolute_interval:
+            plain = np.repeat(node[part] % absolute_interval == 0, counts)
+            neighbors[plain] = deltas[plain]
+        found.append(neighbors)
+    return np.concatenate(found)
 
 
 def _decode_trailer(view: memoryview, where: str) -> tuple[Trailer | None, int]:
@@ -389,15 +366,15 @@ def decode_layer_a(payload: Buffer, where: str = "") -> tuple[LayerA, Offsets]:
     header = unpack_index_header(view, where)
     if header.layer_level != layout.LAYER_A:
         raise CorruptLayoutError("this INDEX segment is not layer A", path=where or None)
-    cursor = _Cursor(view, where)
+    cursor = Cursor(view, where, layout.ALIGNMENT)
     starts = [cursor.position]
     count, max_layer = layout.ENTRY_POINT_HEAD.unpack_from(cursor.take(layout.ENTRY_POINT_HEAD.size))
     entries = tuple(layout.ENTRY_POINT.iter_unpack(cursor.take(count * layout.ENTRY_POINT.size)))
     starts.append(cursor.align())
     top = []
-    for _ in range(cursor.count()):
+    for _ in range(cursor.integer(4)):
         nodes = []
-        for _ in range(cursor.count()):
+        for _ in range(cursor.integer(4)):
             node, size = layout.TOP_NODE_HEAD.unpack_from(cursor.take(layout.TOP_NODE_HEAD.size))
             nodes.append((node, tuple(np.frombuffer(cursor.take(8 * size), "<u8").tolist())))
         top.append(tuple(nodes))
@@ -411,32 +388,7 @@ def decode_layer_a(payload: Buffer, where: str = "") -> tuple[LayerA, Offsets]:
     data = cursor.take(count * dim * element.itemsize)
     centroids = np.frombuffer(data, element).reshape(count, dim)
     starts.append(cursor.align())
-    data = cursor.take(cursor.count() * _PARTITION_DTYPE.itemsize)
+    data = cursor.take(cursor.integer(4) * _PARTITION_DTYPE.itemsize)
     partitions = np.frombuffer(data, _PARTITION_DTYPE)
     layer = LayerA(header, entries, max_layer, tuple(top), centroids, partitions)
     return layer, (starts[0], starts[1], starts[2], starts[3])
-
-
-class _Cursor:
-    """A position in the payload that never goes past its end."""
-
-    def __init__(self, view: memoryview, where: str) -> None:
-        self._view, self._where = view, where
-        self.position = layout.ALIGNMENT
-
-    def take(self, size: int) -> memoryview:
-        """The next `size` bytes."""
-        end = self.position + size
-        if end > self._view.nbytes:
-            raise TruncatedError("layer A is cut off", path=self._where or None)
-        taken, self.position = self._view[self.position : end], end
-        return taken
-
-    def count(self) -> int:
-        """The next u32."""
-        return int(layout.COUNT_U32.unpack(self.take(layout.COUNT_U32.size))[0])
-
-    def align(self) -> int:
-        """Continue at the next boundary, and return it."""
-        self.position = align_up(self.position, layout.ALIGNMENT)
-        return self.position

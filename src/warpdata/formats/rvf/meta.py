@@ -23,6 +23,7 @@ from warpdata.errors import (
     TruncatedError,
 )
 from warpdata.formats.rvf import layout
+from warpdata.formats.rvf.container import Cursor
 from warpdata.formats.rvf.journal import UpdateField
 from warpdata.formats.rvf.layout import Row
 from warpdata.formats.rvf.vec import check_ids
@@ -199,21 +200,8 @@ def _read_record(
     return head.vector_id, fields
 
 
-class _Cursor:
-    """A position in a META payload that never goes past its end."""
-
-    def __init__(self, view: memoryview, where: str, position: int = 0) -> None:
-        self.view, self.position, self.where = view, position, where or None
-
-    def take(self, size: int) -> memoryview:
-        end = self.position + size
-        if end > self.view.nbytes:
-            raise TruncatedError("a META payload is cut off", path=self.where)
-        taken, self.position = self.view[self.position : end], end
-        return taken
-
-    def integer(self, width: int) -> int:
-        return int.from_bytes(self.take(width), "little")
+class _Cursor(Cursor):
+    """A position in a META payload."""
 
     def text(self, size: int) -> str:
         try:
@@ -349,7 +337,10 @@ def encode_columns(
     """A payload of these rows, ids ascending; each piece is the buffers of its rows and how many are null."""
     rows = layout.COLUMN_CHUNK_ROWS
     flags, coded = _encode_ids(ids)
-    texts = [[name, type_of(value), _note_text(value)] for name, value in sorted(notes.items())]
+    texts = [
+        [name, type_of(value), value.hex() if isinstance(value, bytes) else str(value)]
+        for name, value in sorted(notes.items())
+    ]
     schema = dump_json({"fields": [[name, kind] for name, kind in fields.items()], "notes": texts})
     count = sum(len(pieces[name]) for name in fields)
     start = align_up(
@@ -381,12 +372,6 @@ def _encode_ids(ids: Ids) -> tuple[int, bytes]:
     return layout.COLUMNS_ID_RUNS, np.stack([ids[starts], lengths.astype(np.uint64)], 1).astype(
         "<u8"
     ).tobytes()
-
-
-def _note_text(value: Any) -> str:
-    return (
-        value.hex() if isinstance(value, bytes) else repr(value) if isinstance(value, float) else str(value)
-    )
 
 
 def _note_value(kind: str, text: str) -> Any:

@@ -80,26 +80,13 @@ def decode_runtime_manifest(payload: Buffer, where: str = "") -> RuntimeManifest
         raise CorruptLayoutError("the deleted ids of a manifest are cut off", path=where or None)
     deleted = np.frombuffer(view[end + layout.COUNT_U32.size : ids_end], "<u8")
     check_ids(deleted, where)
-    metric = layout.METRIC_NAMES[head.metric]
-    return RuntimeManifest(
-        head.epoch,
-        head.dimension,
-        head.total_vectors,
-        head.profile_id,
-        metric,
-        segments,
-        deleted,
-        _identity(view[ids_end:], where),
-    )
-
-
-def _identity(tail: memoryview, where: str) -> Row:
-    magic = layout.RUNTIME_IDENTITY_MAGIC
-    if not tail.nbytes:
-        return NO_IDENTITY
-    if tail[:4] != magic or tail.nbytes != len(magic) + layout.FILE_IDENTITY.size:
-        raise CorruptLayoutError("bytes of an unknown kind end a manifest", path=where or None)
-    return layout.FILE_IDENTITY.unpack_from(tail, len(magic))
+    identity, tail, magic = NO_IDENTITY, view[ids_end:], layout.RUNTIME_IDENTITY_MAGIC
+    if tail.nbytes:
+        if tail[:4] != magic or tail.nbytes != len(magic) + layout.FILE_IDENTITY.size:
+            raise CorruptLayoutError("bytes of an unknown kind end a manifest", path=where or None)
+        identity = layout.FILE_IDENTITY.unpack_from(tail, len(magic))
+    about = (head.epoch, head.dimension, head.total_vectors, head.profile_id)
+    return RuntimeManifest(*about, layout.METRIC_NAMES[head.metric], segments, deleted, identity)
 
 
 def encode_runtime_vec(ids: Ids, rows: NDArray[np.float32]) -> bytes:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from warpdata.bytekit.arrays import byte_view
 from warpdata.bytekit.checksum import shake256
 from warpdata.bytekit.io.commit import commit_file
+from warpdata.bytekit.io.files import check_path
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
 from warpdata.errors import (
     BlobNotFoundError,
@@ -144,7 +145,7 @@ def load_public(path: str | os.PathLike[str]) -> PublicKey:
 
 def save_public(key: PublicKey, path: str | os.PathLike[str]) -> None:
     """Write a public key as JSON."""
-    with commit_file(path) as out:
+    with commit_file(path, replace=False) as out:
         out.write(json.dumps({"algorithm": key.algorithm, "public": key.data.hex()}).encode() + b"\n")
 
 
@@ -181,7 +182,7 @@ def _check_algorithm(algorithm: str) -> None:
 
 def _key_file(path: str | os.PathLike[str]) -> dict[str, Any]:
     try:
-        return parse_json_object(Path(path).read_bytes(), max_bytes=1 << 20)
+        return parse_json_object(Path(check_path(path)).read_bytes(), max_bytes=1 << 20)
     except FileNotFoundError:
         raise BlobNotFoundError("no such key file", path=path) from None
 

@@ -187,20 +187,15 @@ def _decode_id_map(view: memoryview, start: int, count: int, where: str, check: 
         except FormatError:
             continue
         end = body + skip + used
-        if check and not _offsets_match(view[body : body + skip], deltas, interval):
-            continue
+        if check and skip:  # restart offsets point at the restart points
+            starts = np.append(0, np.cumsum(varint.varint_lengths(deltas)))[:-1:interval]
+            if not np.array_equal(np.frombuffer(view[body : body + skip], "<u4"), starts):
+                continue
         if end + _CRC_BYTES <= view.nbytes and crc32c(view[:end]) == int.from_bytes(
             view[end : end + _CRC_BYTES], "little"
         ):
             return varint.delta_decode(deltas, interval), end
     raise ChecksumError("the ids of a vector block do not match its checksum", path=where or None)
-
-
-def _offsets_match(stored: memoryview, deltas: Ids, interval: int) -> bool:
-    """Whether restart offsets, where there are any, point at the restart points."""
-    ends = np.cumsum(varint.varint_lengths(deltas))
-    starts = np.concatenate(([0], ends[:-1]))[::interval]
-    return not stored.nbytes or np.array_equal(np.frombuffer(stored, "<u4"), starts)
 
 
 def pack_rows(vectors: NDArray[Any], dtype: str) -> Rows:

@@ -70,25 +70,19 @@ def _verify_segment(reader: RangeReader, snapshot: Snapshot, entry: Row, code_by
             decode_runtime_vec(payload, reader.name)
     elif entry.seg_type == SegmentType.VEC:
         decode_vec(payload, code_bytes=code_bytes, where=reader.name)
+    elif entry.seg_type == SegmentType.INDEX:
+        is_a = unpack_index_header(payload, reader.name).layer_level == layout.LAYER_A
+        (decode_layer_a if is_a else decode_graph)(payload, reader.name)
+    elif entry.seg_type == SegmentType.META:
+        is_columns = bytes(payload[:8]) == layout.COLUMNS_MAGIC
+        (decode_columns if is_columns else decode_meta)(payload, reader.name)
     elif entry.seg_type in _DECODERS:
         _DECODERS[entry.seg_type](payload, reader.name)
 
 
-def _decode_index(payload: memoryview, where: str) -> None:
-    is_a = unpack_index_header(payload, where).layer_level == layout.LAYER_A
-    (decode_layer_a if is_a else decode_graph)(payload, where)
-
-
-def _decode_metadata(payload: memoryview, where: str) -> None:
-    is_columns = bytes(payload[:8]) == layout.COLUMNS_MAGIC
-    (decode_columns if is_columns else decode_meta)(payload, where)
-
-
 _DECODERS: dict[int, Callable[[memoryview, str], Any]] = {
-    SegmentType.INDEX: _decode_index,
     SegmentType.JOURNAL: decode_journal,
     SegmentType.QUANT: decode_quant,
-    SegmentType.META: _decode_metadata,
     SegmentType.HOT: decode_hot,
     SegmentType.IDS: decode_id_directory,
     SegmentType.SKETCH: decode_sketch,

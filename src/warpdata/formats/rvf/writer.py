@@ -184,7 +184,9 @@ class WriterLock:
         if not os.path.isdir(os.path.dirname(path) or "."):
             raise StoreError("the folder does not exist", path=path, hint="Create the folder first.")
         lock = FileLock.take(self.path, removes=True, mode=0o644)
-        owner = self._owner()
+        owner = None
+        with contextlib.suppress(OSError, CorruptLayoutError), open(self.path, "rb") as file:
+            owner = unpack_lock(file.read(layout.WRITER_LOCK.size + 1), self.path)
         age_s = 0.0 if owner is None else (time.time_ns() - owner.timestamp_ns) / 1e9
         is_foreign = owner is not None and owner.hostname != socket.gethostname()
         if lock is not None and is_foreign and age_s < layout.LOCK_STALE_FOREIGN_S:
@@ -206,14 +208,6 @@ class WriterLock:
         except BaseException:
             lock.release()
             raise
-
-    def _owner(self) -> LockOwner | None:
-        """The holder that the lock file names, if it names one."""
-        try:
-            with open(self.path, "rb") as file:
-                return unpack_lock(file.read(layout.WRITER_LOCK.size + 1), self.path)
-        except (OSError, CorruptLayoutError):
-            return None
 
     def release(self) -> None:
         """Release the lock; a forked child holds none."""

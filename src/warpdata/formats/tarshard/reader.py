@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from warpdata.bytekit.arrays import align_up
+from warpdata.bytekit.io.commit import is_safe_name
 from warpdata.bytekit.io.ranges import RangeReader
 from warpdata.errors import (
     BadMagicError,
@@ -19,7 +20,6 @@ from warpdata.formats.tarshard import layout
 from warpdata.formats.tarshard.layout import BLOCK_BYTES, TarHeader
 
 _ZEROS = bytes(BLOCK_BYTES)
-_CONTROL = re.compile(r"[\x00-\x1f\x7f\\]")
 _WINDOW_BYTES = 1 << 20
 _UNSAFE = "Remove the member from the archive, or pack the files again with `warp publish`."
 
@@ -31,13 +31,6 @@ class TarMember:
     name: str
     offset: int
     length: int
-
-
-def is_safe_name(name: str) -> bool:
-    """Whether a member's name is a relative path that stays inside the folder it is put in."""
-    parts = name.split("/")
-    bad = any(part in ("", ".", "..") for part in parts) or _CONTROL.search(name)
-    return bool(name) and not bad and len(name.encode("utf-8", "surrogatepass")) <= layout.MAX_NAME_BYTES
 
 
 def scan_members(reader: RangeReader) -> Iterator[TarMember]:

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING
 from warpdata.bytekit.arrays import byte_view, padding_to
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.codec import encode_zstd_frame
-from warpdata.bytekit.io.commit import commit_file
+from warpdata.bytekit.io.commit import commit_file, is_safe_name
 from warpdata.errors import CorruptLayoutError
 from warpdata.formats.tarshard import layout
 from warpdata.formats.tarshard.layout import BLOCK_BYTES, TarHeader
 from warpdata.formats.tarshard.member_index import Member
-from warpdata.formats.tarshard.reader import is_safe_name
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

@@ -14,7 +14,7 @@ from warpdata.bytekit.arrays import DType, as_array, dtype_of, read_only, select
 from warpdata.bytekit.jsontext import plain_json
 from warpdata.errors import SchemaMismatchError, StoreError, suggests
 from warpdata.formats.wshard.rows import ArrayRows, BlockRows, ChannelRows, encode_value, is_text, text_spec
-from warpdata.formats.wshard.schema import TensorSpec, tensor_spec
+from warpdata.formats.wshard.schema import TensorSpec, own_copy, tensor_spec
 
 if TYPE_CHECKING:
     from typing import Self
@@ -52,11 +52,11 @@ class Channel:
         rows: ChannelRows,
         *,
         clock: ChannelRows | None = None,
-        about: Mapping[str, Any] | None = None,
+        about: dict[str, Any] | None = None,
     ) -> Channel:
         """A channel whose rows stay where they are until they are read."""
         channel = cls.__new__(cls)
-        channel.name, channel.about = name, dict(about or {})
+        channel.name, channel.about = name, own_copy(about) if about else {}
         channel._rows, channel._data, channel._clock = rows, None, clock
         return channel
 

@@ -20,6 +20,7 @@ from warpdata.bytekit.checksum import RunningSha256
 from warpdata.bytekit.io.commit import (
     TEMP_MARK,
     check_case_clash,
+    check_free,
     commit_file,
     fold_name,
     fsync_folder,
@@ -351,8 +352,8 @@ def _fail(listed: ChunkList, fact: str) -> None:
 class ChunkedEpisodeWriter(NoPickle):
     """Writes the chunks of one episode into a folder; `finalize_manifest` ties them together.
 
-    Where chunks of this episode are in the folder already, they stay as they are until `finalize_manifest` puts all new
-    ones in their place: an episode can be cut again while it is read from its old chunks.
+    Chunks of this episode that are in the folder already are a ConflictError. With `overwrite` they stay as they are
+    until `finalize_manifest` puts all new ones in their place: an episode can be cut again while it is read.
     """
 
     def __init__(
@@ -364,6 +365,7 @@ class ChunkedEpisodeWriter(NoPickle):
         total_chunks: int | None = None,
         compression: CompressionChoice = None,
         compat: str = "default",
+        overwrite: bool = False,
     ) -> None:
         require_kind("chunk_size_t", chunk_size_t, SupportsIndex, "a whole number of steps")
         require_kind("an episode's id", episode_id, str, "a text")
@@ -390,7 +392,10 @@ class ChunkedEpisodeWriter(NoPickle):
             for name in (list_name(episode_id), chunk_name(episode_id, 0)):
                 check_case_clash(name, there, self.folder)
             writable_path(self.manifest_path)
-            is_new = not self.manifest_path.exists() and not chunks_in(self.folder, episode_id)
+            there_already = chunks_in(self.folder, episode_id)
+            for path in (self.manifest_path, *there_already):
+                check_free(path, overwrite=overwrite)
+            is_new = not there_already and not self.manifest_path.exists()
         self._stage = (
             self.folder if is_new else self.folder / f".{episode_id}{TEMP_MARK}{secrets.token_hex(6)}"
         )
@@ -676,13 +681,16 @@ def chunk_episode(
     *,
     compression: CompressionChoice = None,
     compat: str = "default",
+    overwrite: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> ChunkList:
     """Cut an episode into chunks of at most `steps` steps and write them with their chunk list."""
     require_kind("steps", steps, SupportsIndex, "a whole number of steps")
     if steps <= 0:
         raise ValueError(f"chunks need at least one step, not {steps}")
-    writer = ChunkedEpisodeWriter(folder, episode.id, steps, compression=compression, compat=compat)
+    writer = ChunkedEpisodeWriter(
+        folder, episode.id, steps, compression=compression, compat=compat, overwrite=overwrite
+    )
     try:
         writer.write_episode_chunked(episode, progress=progress)
     except BaseException:
@@ -755,7 +763,7 @@ def join_episodes(lengths: Sequence[int], open_chunk: OpenChunk) -> WShardEpisod
     whole.length = sum(lengths)
     whole.chunk_index = whole.total_chunks = whole.timestep_range = None
     if first.clock_source is not None:
-        whole.set_clock(JoinedRows(_I64, lengths, partial(_part_times, open_chunk)))
+        whole.set_clock(JoinedRows(_I64, lengths, partial(_part, open_chunk, "", "clock_source")))
     return whole
 
 
@@ -771,24 +779,15 @@ def _join_channel(lengths: Sequence[int], open_chunk: OpenChunk, block: str, fir
         if first.clock_source is not None:
             # A channel with its own clock has as many rows per chunk as its chunk states.
             lengths = [open_chunk(index).channel(block).length for index in range(len(lengths))]
-            clock = JoinedRows(_I64, lengths, partial(_part_clock, open_chunk, block))
-        rows = JoinedRows(spec, lengths, partial(_part_rows, open_chunk, block))
+            clock = JoinedRows(_I64, lengths, partial(_part, open_chunk, block, "clock_source"))
+        rows = JoinedRows(spec, lengths, partial(_part, open_chunk, block, "row_source"))
     return Channel.over(first.name, rows, clock=clock, about=first.about)
 
 
-# Functions of the module, so that what is joined can go to another process.
-
-
-def _part_rows(open_chunk: OpenChunk, block: str, index: int) -> ChannelRows:
-    return open_chunk(index).channel(block).row_source
-
-
-def _part_clock(open_chunk: OpenChunk, block: str, index: int) -> Any:
-    return open_chunk(index).channel(block).clock_source
-
-
-def _part_times(open_chunk: OpenChunk, index: int) -> Any:
-    return open_chunk(index).clock_source
+def _part(open_chunk: OpenChunk, block: str, what: str, index: int) -> Any:
+    """A source of rows of a chunk or of a channel of it; a function of the module, so that it can be pickled."""
+    chunk = open_chunk(index)
+    return getattr(chunk.channel(block) if block else chunk, what)
 
 
 def _join_bits(

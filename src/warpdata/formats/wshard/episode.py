@@ -6,7 +6,7 @@ import copy
 import operator
 from collections import UserDict
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import MISSING, dataclass, field
+from dataclasses import dataclass, field
 from dataclasses import fields as dataclass_fields
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
@@ -14,7 +14,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.arrays import DType, as_array, dtype_named, read_only
+from warpdata.bytekit.arrays import as_array, dtype_named, read_only
 from warpdata.bytekit.jsontext import plain_json
 from warpdata.bytekit.lazy import cached_property
 from warpdata.errors import (
@@ -30,8 +30,16 @@ from warpdata.formats.wshard import layout
 from warpdata.formats.wshard.channel import Channel
 from warpdata.formats.wshard.reader import ShardReader, Source, Verify
 from warpdata.formats.wshard.residual import error_residual, pack_residual, sign2nddiff
-from warpdata.formats.wshard.rows import ArrayRows, ChannelRows, TextRows, is_stored
-from warpdata.formats.wshard.schema import BlockSpec, TensorSpec, Timebase, guess_spec, own_copy, tensor_spec
+from warpdata.formats.wshard.rows import ArrayRows, BlockRows, ChannelRows, TextRows, is_stored
+from warpdata.formats.wshard.schema import (
+    BlockSpec,
+    EpisodeSchema,
+    TensorSpec,
+    Timebase,
+    guess_spec,
+    own_copy,
+    tensor_spec,
+)
 
 if TYPE_CHECKING:
     from typing import Self
@@ -166,16 +174,6 @@ class WShardEpisode:
         made.__dict__.update(self.__dict__)
         return made
 
-    @classmethod
-    def of(cls, known: Mapping[str, Any]) -> Self:
-        """Make an episode from valid fields, without the checks of assignment."""
-        made = cls.__new__(cls)
-        made.__dict__ = fields = {**_NO_FIELDS, **known}
-        for name, empty in _EMPTY_FIELDS.items():
-            if name not in known:
-                fields[name] = empty()
-        return made
-
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, WShardEpisode):
             return NotImplemented
@@ -259,8 +257,9 @@ class WShardEpisode:
 
     def lanes(self) -> Iterator[tuple[str, Channel]]:
         """Every channel with its block name, in the order they are stored."""
+        fields = self.__dict__
         for name, lane in LANES.items():
-            for key, channel in getattr(self, name).data.items():
+            for key, channel in fields[name].data.items():
                 yield f"{lane}/{key}", channel
 
     def flags(self) -> Iterator[tuple[str, Channel]]:
@@ -399,11 +398,6 @@ class WShardEpisode:
 
 _KINDS: dict[str, type] = {"metadata": dict, "about": dict, "models": list, "blocks": dict}
 _NO_FIELDS = dict.fromkeys(each.name for each in dataclass_fields(WShardEpisode))
-_EMPTY_FIELDS: dict[str, Callable[[], Any]] = {
-    each.name: each.default_factory
-    for each in dataclass_fields(WShardEpisode)
-    if each.default_factory is not MISSING
-}
 
 
 class _LazyTimes:
@@ -481,159 +475,146 @@ def load_wshard(
     if shard.role != layout.ROLE_EPISODE:
         hint = "Open it with wd.open_episode()." if shard.role == layout.ROLE_CHUNK_LIST else None
         raise CorruptLayoutError(f"a shard of role {shard.role} is no episode", path=shard.path, hint=hint)
-    return _Loader(shard, None if channels is None else set(channels)).load()
+    schema, stored = shard.schema, shard.table.blocks
+    wanted = None if channels is None else set(channels)
+    observations, actions = ChannelMap(), ChannelMap()
+    for spec in schema.channels:
+        if wanted is None or spec.id in wanted or spec.block in wanted:
+            channel = _channel(shard, spec, schema.length)
+            (observations if spec.block.startswith("signal/") else actions).data[channel.name] = channel
+    timebase, times = schema.timebase, None
+    if layout.TIMESTAMPS_NS in stored:
+        times = _LazyTimes(_numbers(shard, layout.TIMESTAMPS_NS, _I64, schema.length))
+    elif timebase.type == "timestamps_ns":
+        # One existing writer states this type and stores no times: its steps have a rate.
+        timebase = Timebase(tick_hz=timebase.tick_hz)
+    index, total, steps = schema.chunk
+    episode = WShardEpisode.__new__(WShardEpisode)
+    episode.__dict__.update(  # valid fields, without the checks of assignment
+        id=schema.id,
+        env_id=schema.env_id,
+        length=schema.length,
+        timebase=timebase,
+        observations=observations,
+        actions=actions,
+        timestamps_ns=times,
+        omens=LaneMap(),
+        uncerts=LaneMap(),
+        residuals=LaneMap(),
+        metadata=own_copy(schema.metadata),
+        models=own_copy(schema.models),
+        chunk_index=index,
+        total_chunks=total,
+        timestep_range=steps,
+        blocks={},
+        about=own_copy(schema.about),
+        rewards=_flag(shard, layout.REWARD, schema),
+        terminations=_flag(shard, layout.DONE, schema),
+        truncations=_flag(shard, layout.TRUNCATED, schema),
+    )
+    for block in schema.unlisted:
+        _add_unlisted(episode, shard, block, wanted)
+    if wanted is not None:
+        known = {
+            *stored,
+            *layout.EXACT,
+            *(name for spec in schema.channels for name in (spec.id, spec.block)),
+        }
+        known |= {name.partition("/")[2] for name in schema.unlisted}
+        for name in sorted(wanted - known, key=str):
+            raise ValueError(f"no channel {name!r} in {shard.path}.{nearest(str(name), known)}")
+    return episode
 
 
 _I64 = tensor_spec("i64")
-_META_BLOCKS = {layout.META_WSHARD, layout.META_EPISODE, layout.META_CHANNELS, layout.META_MODELS}
 _WIDE = {1: ("i8", "u8", 7), 2: ("f16", "i16", 10), 4: ("f32", "i32", 23), 8: ("f64", "i64", 52)}
 """By bytes per step: what it is, what it is where all values are below two to this power and one is not zero."""
 
 
-class _Loader:
-    """Assigns the blocks of one shard to the fields of one episode."""
-
-    def __init__(self, shard: ShardReader, wanted: set[str] | None) -> None:
-        self._shard, self._schema, self._sizes = shard, shard.schema, shard.sizes
-        self._wanted = wanted
-        self._known: set[str] = set()
-        self._used = set(_META_BLOCKS)
-
-    def load(self) -> WShardEpisode:
-        """The episode; raises for anything that contradicts the schema."""
-        schema = self._schema
-        index, total, steps = schema.chunk
-        episode = WShardEpisode.of(
-            {
-                "id": schema.id,
-                "env_id": schema.env_id,
-                "length": schema.length,
-                "timebase": schema.timebase,
-                "metadata": own_copy(schema.metadata),
-                "models": own_copy(schema.models),
-                "about": own_copy(schema.about),
-                "chunk_index": index,
-                "total_chunks": total,
-                "timestep_range": steps,
-            }
+def _channel(shard: ShardReader, spec: BlockSpec, length: int) -> Channel:
+    """A channel that `meta/channels` lists."""
+    clock = None
+    if spec.clock is not None:
+        clock = _numbers(shard, spec.clock, _I64, None)
+        length = clock.length
+    if spec.block in shard.table.blocks:
+        rows = _rows(shard, spec, length)
+    elif length:
+        raise CorruptLayoutError(
+            f"is missing, though channel {spec.id!r} is listed",
+            block=spec.block,
+            path=shard.path,
+            hint="Restore the file from another copy, or load the other channels with channels=[…].",
         )
-        for spec in schema.channels:
-            self._add_channel(episode, spec)
-        for name, block in FLAGS.items():
-            episode.__dict__[name] = self._flag(block)
-        self._used |= {layout.TICKS, layout.TIMESTAMPS_NS}
-        self._used |= {spec.ends for spec in schema.lanes.values()}
-        if layout.TIMESTAMPS_NS in self._sizes:
-            episode.set_clock(self._numbers(layout.TIMESTAMPS_NS, _I64, schema.length))
-        elif episode.timebase.type == "timestamps_ns":
-            # One existing writer states this type and stores no times: its steps have a rate.
-            episode.timebase = Timebase(tick_hz=episode.timebase.tick_hz)
-        for name in self._sizes:
-            if name not in self._used and not name.startswith(layout.AIDS):
-                self._add_unlisted(episode, name)
-        self._check_wanted()
-        return episode
+    else:  # a writer that never saw a step has nothing to store
+        rows = ArrayRows(np.zeros((0, *spec.tensor.shape), spec.tensor.dtype.dtype), spec.tensor)
+    return Channel.over(spec.block.partition("/")[2], rows, clock=clock, about=spec.about)
 
-    def _wants(self, channel_id: str, block: str) -> bool:
-        if self._wanted is None:
-            return True
-        self._known |= {channel_id, block}
-        return channel_id in self._wanted or block in self._wanted
 
-    def _check_wanted(self) -> None:
-        """Raise ValueError for a requested channel that does not exist."""
-        known = {*self._known, *self._sizes, *layout.EXACT}
-        for name in sorted((self._wanted or set()) - known, key=str):
-            raise ValueError(f"no channel {name!r} in {self._shard.path}.{nearest(str(name), known)}")
+def _add_unlisted(episode: WShardEpisode, shard: ShardReader, name: str, wanted: set[str] | None) -> None:
+    """Add a lane, an action that one existing writer does not list, or an uninterpreted block."""
+    lane, _, key = name.partition("/")
+    spec = shard.schema.lanes.get(name)
+    guess = guess_spec(name, shard.block(name).raw_size, shard.schema) if spec is None else None
+    if guess is not None:
+        spec = BlockSpec(name, guess, {})
+    is_lane = key and spec is not None and lane != "signal" and lane in _FIELD_OF
+    if wanted is not None and name not in wanted and not (is_lane and key in wanted):
+        return
+    if not is_lane or spec is None:
+        episode.blocks[name] = shard.view(name)
+    else:
+        rows = _rows(shard, spec, None if lane == "residual" else shard.schema.length)
+        getattr(episode, _FIELD_OF[lane])[key] = Channel.over(key, rows, about=spec.about)
 
-    def _add_channel(self, episode: WShardEpisode, spec: BlockSpec) -> None:
-        self._used |= {spec.block, spec.ends}
-        clock = None
-        if spec.clock is not None:
-            self._used.add(spec.clock)
-            clock = self._numbers(spec.clock, _I64, None)
-        if not self._wants(spec.id, spec.block):
-            return
-        length = clock.length if clock else self._schema.length
-        if spec.block in self._sizes:
-            rows = self._rows(spec, length)
-        elif length:
-            raise CorruptLayoutError(
-                f"is missing, though channel {spec.id!r} is listed",
-                block=spec.block,
-                path=self._shard.path,
-                hint="Restore the file from another copy, or load the other channels with channels=[…].",
-            )
-        else:  # a writer that never saw a step has nothing to store
-            rows = ArrayRows(np.zeros((0, *spec.tensor.shape), spec.tensor.dtype.dtype), spec.tensor)
-        lane, _, key = spec.block.partition("/")
-        channels = episode.observations if lane == "signal" else episode.actions
-        channels.data[key] = Channel.over(key, rows, clock=clock, about=spec.about and own_copy(spec.about))
 
-    def _add_unlisted(self, episode: WShardEpisode, name: str) -> None:
-        """Add a lane, an action that one existing writer does not list, or an uninterpreted block."""
-        lane, _, key = name.partition("/")
-        spec = self._schema.lanes.get(name)
-        if spec is None and (guess := guess_spec(name, self._sizes[name], self._schema)) is not None:
-            spec = BlockSpec(name, guess, {})
-        if not key or spec is None or lane == "signal" or lane not in _FIELD_OF:
-            if self._wants(name, name):
-                episode.blocks[name] = self._shard.view(name)
-        elif self._wants(key, name):
-            rows = self._rows(spec, None if lane == "residual" else self._schema.length)
-            getattr(episode, _FIELD_OF[lane])[key] = Channel.over(key, rows, about=own_copy(spec.about))
-
-    def _flag(self, name: str) -> Channel | None:
-        """Rewards or flags: in their own block, or exactly as they were in a block beside it."""
-        self._used.add(name)
-        spec, length = self._schema.flags.get(name), self._schema.length
-        block, about = name, None if spec is None or not spec.about else own_copy(spec.about)
-        if spec is not None and not fits_own_block(name, spec.tensor.dtype):
-            block = layout.EXACT[name]
-            self._used.add(block)
-        elif name not in self._sizes or name in self._schema.absent or (length and not self._sizes[name]):
+def _flag(shard: ShardReader, name: str, schema: EpisodeSchema) -> Channel | None:
+    """Rewards or flags: in their own block, or exactly as they were in a block beside it."""
+    if name not in schema.flags:
+        return None
+    spec, length = schema.flags[name], schema.length
+    if spec is None or spec.block == name:
+        size = shard.block(name).raw_size
+        if length and not size:
             return None  # one existing writer stores an empty block where there is no reward or done
-        tensor = self._foreign_flag(name) if spec is None else spec.tensor
-        return Channel.over(name, self._numbers(block, tensor, length), about=about)
-
-    def _foreign_flag(self, name: str) -> TensorSpec:
-        """One existing writer stores rewards and flags in any dtype and does not state which."""
-        size, length = self._sizes[name], self._schema.length
-        plain = tensor_spec("f32" if name == layout.REWARD else "u8")
-        if size == plain.row_bytes * length or not length or size % length or size // length not in _WIDE:
-            return plain
-        other, small, power = _WIDE[size // length]
-        bits = np.frombuffer(self._shard.view(name), dtype_named(small).dtype)
-        # The bits of a small whole number are those of a denormal or an odd NaN, which is never a reward or flag;
-        # of single bytes only a small number below zero is likely to have the highest bit.
-        limit = 1 << power
-        is_small = bits.any() and int(bits.min()) > -limit and int(bits.max()) < limit
-        return tensor_spec(small if is_small else other)
-
-    def _rows(self, spec: BlockSpec, length: int | None) -> ChannelRows:
-        """The rows of a channel: numbers, or text by the metadata."""
-        if not spec.encoding:
-            return self._numbers(spec.block, spec.tensor, length)
-        data, ends = self._numbers(spec.block, spec.tensor, None), self._numbers(spec.ends, _I64, length)
-        return TextRows(data, ends, spec.encoding, spec.block, self._shard.path)
-
-    def _numbers(self, name: str, spec: TensorSpec, length: int | None) -> ChannelRows:
-        """The rows of a block, after checking that its size is exactly that of dtype, shape and length."""
-        size = self._sizes.get(name)
-        if size is None:
-            raise CorruptLayoutError("is missing", block=name, path=self._shard.path)
-        if length is None:
-            length = size // spec.row_bytes if spec.row_bytes else self._schema.length
-        if length * spec.row_bytes != size:
-            shape = ",".join(map(str, (length, *spec.shape)))
-            raise CorruptLayoutError(
-                f"has {size} bytes, {spec.dtype}[{shape}] needs {length * spec.row_bytes}",
-                block=name,
-                path=self._shard.path,
-            )
-        return self._shard.rows_of(name, spec, length)
+        spec = spec or BlockSpec(name, _foreign_flag(shard, name, size), {})
+    return Channel.over(name, _numbers(shard, spec.block, spec.tensor, length), about=spec.about)
 
 
-def fits_own_block(name: str, dtype: DType) -> bool:
-    """Whether `reward`, `done` or `truncated`, whose dtypes are fixed, can hold values of this dtype."""
-    return dtype == "f32" if name == layout.REWARD else dtype in ("bool", "u8")
+def _foreign_flag(shard: ShardReader, name: str, size: int) -> TensorSpec:
+    """One existing writer stores rewards and flags in any dtype and does not state which."""
+    length = shard.schema.length
+    plain = tensor_spec("f32" if name == layout.REWARD else "u8")
+    if size == plain.row_bytes * length or not length or size % length or size // length not in _WIDE:
+        return plain
+    other, small, power = _WIDE[size // length]
+    bits = np.frombuffer(shard.view(name), dtype_named(small).dtype)
+    # The bits of a small whole number are those of a denormal or an odd NaN, which is never a reward or flag;
+    # of single bytes only a small number below zero is likely to have the highest bit.
+    limit = 1 << power
+    is_small = bits.any() and int(bits.min()) > -limit and int(bits.max()) < limit
+    return tensor_spec(small if is_small else other)
+
+
+def _rows(shard: ShardReader, spec: BlockSpec, length: int | None) -> ChannelRows:
+    """The rows of a channel: numbers, or text by the metadata."""
+    if not spec.encoding:
+        return _numbers(shard, spec.block, spec.tensor, length)
+    data, ends = _numbers(shard, spec.block, spec.tensor, None), _numbers(shard, spec.ends, _I64, length)
+    return TextRows(data, ends, spec.encoding, spec.block, shard.path)
+
+
+def _numbers(shard: ShardReader, name: str, spec: TensorSpec, length: int | None) -> BlockRows:
+    """The rows of a block, after checking that its size is exactly that of dtype, shape and length."""
+    block = shard.table.blocks.get(name)
+    if block is None:
+        raise CorruptLayoutError("is missing", block=name, path=shard.path)
+    size, row = block.raw_size, spec.row_bytes
+    if length is None:
+        length = size // row if row else shard.schema.length
+    if length * row != size:
+        shape = ",".join(map(str, (length, *spec.shape)))
+        raise CorruptLayoutError(
+            f"has {size} bytes, {spec.dtype}[{shape}] needs {length * row}", block=name, path=shard.path
+        )
+    return BlockRows(shard, name, spec, length)

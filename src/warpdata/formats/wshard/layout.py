@@ -5,10 +5,12 @@ SPEC.md explains them. Nothing here reads the data of a block.
 
 from __future__ import annotations
 
+import itertools
+import operator
 import struct
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from warpdata.bytekit.arrays import align_up
 from warpdata.bytekit.checksum import crc32c, fnv1a64, xxh64
@@ -271,34 +273,39 @@ def _check_sections(header: Header, size: int) -> None:
 def parse_table(header: Header, head: memoryview, size: int, *, allow_overlap: bool = False) -> BlockTable:
     """Read the block table from the first `data_section_offset` bytes of a shard."""
     is_checksummed = _check_mark(header, head)
-    names = bytes(head[header.string_table_offset : header.data_section_offset])
-    default = CODEC_DEFAULTS.get(header.compression_default, "none")
-    blocks: dict[str, Block] = {}
-    position, is_ordered = header.data_section_offset, True
-    for entry in ENTRY.iter_unpack(head[TABLE_OFFSET : header.string_table_offset]):
-        name_hash, name_at, name_bytes, flags, offset, disk_size, raw_size, crc, content_type, _ = entry
-        name = valid_name(names[name_at : name_at + name_bytes], name_bytes)
-        if not is_checksummed and name_hash not in (xxh64(name.encode()), fnv1a64(name.encode())):
-            raise CorruptLayoutError("the hash of the name is wrong", block=name)
-        if name in blocks:
-            raise CorruptLayoutError("two blocks have this name", block=name)
-        if raw_size > MAX_BLOCK_BYTES or disk_size > MAX_BLOCK_BYTES:
-            raise LimitExceededError(f"{max(raw_size, disk_size)} bytes are too many", block=name)
-        codec, is_seekable = _STORAGE.get(flags, (None, False))
-        if flags == ENTRY_COMPRESSED:
-            # Two existing writers set only this bit, even where nothing was saved and the block is raw.
-            codec = "none" if disk_size == raw_size else default
-        elif codec is None:
-            raise CorruptLayoutError(f"unknown storage flags 0x{flags:04x}", block=name)
-        if codec == "none" and raw_size != disk_size:
-            raise CorruptLayoutError("stored raw, but its two sizes differ", block=name)
-        fields = (name, codec, is_seekable, offset, disk_size, raw_size, crc, content_type)
-        blocks[name] = tuple.__new__(Block, fields)  # twice as fast as Block(…)
-        is_ordered = is_ordered and offset >= position
-        position = offset + disk_size
-    if not allow_overlap and not (is_ordered and position <= size):
+    text = bytes(head[header.string_table_offset : header.data_section_offset])
+    entries = list(ENTRY.iter_unpack(head[TABLE_OFFSET : header.string_table_offset]))
+    columns = zip(*entries, strict=True) if entries else [()] * len(Entry._fields)
+    hashes, starts, lengths, flags, *places = columns
+    offsets, disk_sizes, raw_sizes = places[:3]
+    names = call_cached(_block_names, text, starts, lengths, () if is_checksummed else hashes)
+    codecs: Iterable[str] = itertools.repeat("none")
+    seekable: Iterable[bool] = itertools.repeat(False)
+    if any(flags) or disk_sizes != raw_sizes or max(raw_sizes, default=0) > MAX_BLOCK_BYTES:
+        default = itertools.repeat(header.compression_default)
+        codecs, seekable = zip(*map(_storage, names, flags, disk_sizes, raw_sizes, default), strict=True)
+    rows = zip(names, codecs, seekable, *places[:5], strict=False)
+    blocks = dict(zip(names, map(partial(tuple.__new__, Block), rows), strict=True))
+    ends = [header.data_section_offset, *map(operator.add, offsets, disk_sizes)]
+    is_ordered = all(map(operator.le, ends, offsets)) and ends[-1] <= size
+    if not is_ordered and not allow_overlap:
         _check_ranges(blocks.values(), header.data_section_offset, size)
     return BlockTable(header, blocks, is_checksummed)
+
+
+def _storage(name: str, flags: int, disk_size: int, raw_size: int, default: int) -> tuple[str, bool]:
+    """The codec of a block, and whether its frames can be entered."""
+    if raw_size > MAX_BLOCK_BYTES or disk_size > MAX_BLOCK_BYTES:
+        raise LimitExceededError(f"{max(raw_size, disk_size)} bytes are too many", block=name)
+    if flags not in _STORAGE:
+        raise CorruptLayoutError(f"unknown storage flags 0x{flags:04x}", block=name)
+    codec, is_seekable = _STORAGE[flags]
+    if flags == ENTRY_COMPRESSED:
+        # Two existing writers set only this bit, even where nothing was saved and the block is raw.
+        codec = "none" if disk_size == raw_size else CODEC_DEFAULTS.get(default, "none")
+    if codec == "none" and raw_size != disk_size:
+        raise CorruptLayoutError("stored raw, but its two sizes differ", block=name)
+    return codec, is_seekable
 
 
 def _check_ranges(blocks: Iterable[Block], position: int, size: int) -> None:
@@ -313,13 +320,36 @@ def _check_ranges(blocks: Iterable[Block], position: int, size: int) -> None:
             raise TruncatedError("is past the end of the file", block=block.name)
 
 
-_STORAGE: dict[int, tuple[str | None, bool]] = {flags: (codec, False) for codec, flags in ENTRY_FLAGS.items()}
-_STORAGE[ENTRY_FLAGS["zstd"] | ENTRY_SEEKABLE] = ("zstd", True)
+_STORAGE = {flags: (codec, False) for codec, flags in ENTRY_FLAGS.items()}
+_STORAGE |= {ENTRY_FLAGS["zstd"] | ENTRY_SEEKABLE: ("zstd", True), ENTRY_COMPRESSED: ("", False)}
 
 
-@lru_cache(maxsize=4096)
+_SHARED_BYTES = 256 << 10
+
+
+def call_cached(read: Any, *args: Sequence[Any]) -> Any:
+    """Call a cached reader: the files of one recorder have the same texts and names. Long ones are not kept."""
+    return (read if sum(map(len, args)) <= _SHARED_BYTES else read.__wrapped__)(*args)
+
+
+@lru_cache(maxsize=64)
+def _block_names(
+    text: bytes, starts: Sequence[int], lengths: Sequence[int], hashes: Sequence[int]
+) -> tuple[str, ...]:
+    """The names in the table of names, compared with their hashes if any are given."""
+    names: dict[str, None] = {}
+    for index, (start, length) in enumerate(zip(starts, lengths, strict=True)):
+        name = valid_name(text[start : start + length], length)
+        if hashes and hashes[index] not in (xxh64(name.encode()), fnv1a64(name.encode())):
+            raise CorruptLayoutError("the hash of the name is wrong", block=name)
+        if name in names:
+            raise CorruptLayoutError("two blocks have this name", block=name)
+        names[name] = None
+    return tuple(names)
+
+
 def valid_name(raw: bytes, size: int) -> str:
-    """The block name in these bytes; the files of a set have the same names, so they are decoded once."""
+    """The block name in these bytes."""
     if len(raw) != size:
         raise CorruptLayoutError("the name of a block is outside the table of names")
     if not 0 < size <= MAX_NAME_BYTES:

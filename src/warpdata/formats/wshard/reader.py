@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Hashable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeVar
 
 import numpy as np
@@ -20,7 +19,6 @@ from warpdata.bytekit.io.ranges import (
     drop_cached,
     prefetch,
     resident,
-    retry_damaged,
 )
 from warpdata.bytekit.jsontext import parse_json_object
 from warpdata.bytekit.lazy import BLOCK_CACHE
@@ -31,6 +29,7 @@ from warpdata.errors import (
     CorruptLayoutError,
     FormatError,
     add_path,
+    naming,
     require_word,
 )
 from warpdata.formats.wshard import layout
@@ -72,7 +71,6 @@ class ShardReader(Reopens):
     _owner = 0
     _specs: dict[str, TensorSpec] | None = None
     _schema: EpisodeSchema | None = None
-    _sizes: dict[str, int] | None = None
     _head = memoryview(b"")
 
     def __init__(
@@ -86,9 +84,12 @@ class ShardReader(Reopens):
         self.path = reader.name
         if table is None:
             try:
-                table = retry_damaged(reader, self._read_table, [(0, min(reader.size, HEAD_BYTES))])
+                table = self._read_table()
             except FormatError as error:
-                raise add_path(error, self.path) from None
+                if not drop_cached(reader, 0, min(reader.size, HEAD_BYTES)):
+                    raise add_path(error, self.path) from None
+                with naming(self.path):
+                    table = self._read_table()
         self.table = table
         self._verified: set[str] = set()
         self._pieces: dict[str, PieceChecksums | None] = {}
@@ -114,13 +115,6 @@ class ShardReader(Reopens):
     def names(self) -> list[str]:
         """The names of all blocks, in the order of the table."""
         return list(self.table.blocks)
-
-    @property
-    def sizes(self) -> dict[str, int]:
-        """Decompressed bytes of every block by name, in the order of the table."""
-        if self._sizes is None:
-            self._sizes = {name: block.raw_size for name, block in self.table.blocks.items()}
-        return self._sizes
 
     @property
     def role(self) -> int:
@@ -151,42 +145,33 @@ class ShardReader(Reopens):
     def view(self, name: str) -> memoryview:
         """Like `read`, without a copy where the block is stored raw: a read-only view of the file."""
         kept: memoryview | None = BLOCK_CACHE.get(self._owner, name) if self._owner else None
-        if kept is not None:
-            return kept
-        block = self.block(name)
-        try:
-            return self._view(block)
-        except FormatError as error:
-            return self._reread(block, error, partial(self._view, block))
+        return self._retry(self._view, self.block(name)) if kept is None else kept
 
-    def _retry(self, block: Block, call: Callable[[], T]) -> T:
-        """Return `call()`, which reads a block; a damaged block is read once more without cached copies of it."""
+    def _retry(self, call: Callable[..., T], block: Block, *args: Any) -> T:
+        """Return `call(block, *args)`; a damaged block is read once more without cached copies of it."""
         try:
-            return call()
+            return call(block, *args)
         except FormatError as error:
-            return self._reread(block, error, call)
-
-    def _reread(self, block: Block, error: FormatError, call: Callable[[], T]) -> T:
-        low, high = block.data_offset, block.data_offset + block.disk_size
-        if not drop_cached(self.range_reader, low, high):
-            raise add_path(error, self.path, block.name) from None
+            low, high = block.data_offset, block.data_offset + block.disk_size
+            if not drop_cached(self.range_reader, low, high):
+                raise add_path(error, self.path, block.name) from None
         self._head = self._head[:low]
         self._seek_tables.pop(block.name, None)
         try:
-            return call()
+            return call(block, *args)
         except FormatError as again:
             raise add_path(again, self.path, block.name) from None
 
     def _view(self, block: Block) -> memoryview:
-        name = block.name
-        data = self._stored(block, 0, block.disk_size)
-        if block.is_seekable:
+        name, codec, is_seekable, _, disk_size, raw_size, checksum, _ = block
+        data = self._stored(block, 0, disk_size)
+        if is_seekable:
             table = self._seek_table(block)
             data = memoryview(table.decode_frames(0, table.frame_count, data[: table.disk_starts[-1]]))
-        elif block.codec != "none":
-            data = memoryview(decode(block.codec, data, block.raw_size))
+        elif codec != "none":
+            data = memoryview(decode(codec, data, raw_size))
         if self._verify and name not in self._verified:
-            if crc32c(data) != block.crc32c:
+            if crc32c(data) != checksum:
                 raise ChecksumError("checksum mismatch", block=name, path=self.path)
             self._verified.add(name)
         return data
@@ -250,7 +235,7 @@ class ShardReader(Reopens):
             return np.zeros((end - start, *spec.shape), spec.dtype.dtype)
         if not 0 <= start <= end <= block.raw_size // row:
             raise IndexError(f"rows [{start}, {end}) of {block.raw_size // row} in block {name!r}")
-        data = self._retry(block, partial(self._window, block, row, start * row, end * row))
+        data = self._retry(self._window, block, row, start * row, end * row)
         return np.frombuffer(data, spec.dtype.dtype).reshape(end - start, *spec.shape)
 
     def rows_of(self, name: str, spec: TensorSpec, length: int) -> BlockRows:
@@ -291,9 +276,9 @@ class ShardReader(Reopens):
             return
         block, pieces = self.block(name), self.pieces(name, row_bytes)
         if pieces is None:
-            self._retry(block, partial(self.check_block, block))
+            self._retry(self.check_block, block)
         elif not pieces.is_checked(start, end):
-            self._retry(block, partial(self._window, block, row_bytes, start * row_bytes, end * row_bytes))
+            self._retry(self._window, block, row_bytes, start * row_bytes, end * row_bytes)
 
     def _window(self, block: Block, row: int, start: int, end: int) -> memoryview:
         """Bytes [start, end) of a block of rows of `row` bytes, reading no more than is needed to verify them."""
@@ -345,7 +330,7 @@ class ShardReader(Reopens):
     def copy_frames(self, name: str, start: int, out: NDArray[np.uint8]) -> None:
         """Bytes of a seekable block from `start` on into `out`; its frames are kept, for windows that overlap."""
         block = self.block(name)
-        self._retry(block, partial(self._copy_frames, block, start, out))
+        self._retry(self._copy_frames, block, start, out)
 
     def _copy_frames(self, block: Block, start: int, out: NDArray[np.uint8]) -> None:
         table, end = self._seek_table(block), start + len(out)
@@ -368,10 +353,7 @@ class ShardReader(Reopens):
         """Bring what holds these runs of rows into a cache, if there is one, all of it at the same time."""
         block = self.block(name)
         base = block.data_offset
-        stored = {
-            self._retry(block, partial(self._stored_for, block, row, start * row, end * row))
-            for start, end in runs
-        }
+        stored = {self._retry(self._stored_for, block, row, start * row, end * row) for start, end in runs}
         prefetch(
             self.range_reader, [(base + start, base + end) for start, end in sorted(stored) if end > start]
         )

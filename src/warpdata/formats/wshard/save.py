@@ -27,7 +27,7 @@ from warpdata.errors import (
 )
 from warpdata.formats.wshard import layout
 from warpdata.formats.wshard.channel import Channel
-from warpdata.formats.wshard.episode import FLAGS, WShardEpisode, fits_own_block, load_wshard
+from warpdata.formats.wshard.episode import FLAGS, WShardEpisode, load_wshard
 from warpdata.formats.wshard.layout import Block, data_offset_for, pack_table, valid_name
 from warpdata.formats.wshard.reader import ShardReader
 from warpdata.formats.wshard.rows import (
@@ -39,7 +39,13 @@ from warpdata.formats.wshard.rows import (
     is_stored,
     is_text,
 )
-from warpdata.formats.wshard.schema import CHANNEL_KEYS, EPISODE_KEYS, check_channel_id, tensor_spec
+from warpdata.formats.wshard.schema import (
+    CHANNEL_KEYS,
+    EPISODE_KEYS,
+    check_channel_id,
+    fits_own_block,
+    tensor_spec,
+)
 from warpdata.formats.wshard.writer import Chooser, CompressionChoice, ShardWriter, check_compat
 
 _RESERVE_FROM_BYTES = 1 << 20
@@ -79,14 +85,15 @@ def save_wshard(
     compression: CompressionChoice = None,
     *,
     compat: str = "default",
+    overwrite: bool = False,
     durable: bool = True,
     progress: Callable[[int, int], None] | None = None,
 ) -> None:
     """Save an episode so that load_wshard gives it back equal; the file appears whole or not at all.
 
-    `path` may be a binary file that is open for writing, such as a BytesIO: it gets the bytes at once, at its position.
-    What could not be read back is refused before anything is written. `compat="strict"` writes nothing that one of
-    the existing programs cannot read.
+    A file that exists is a ConflictError unless `overwrite`. `path` may be a binary file that is open for writing,
+    such as a BytesIO: it gets the bytes at once, at its position. What could not be read back is refused before
+    anything is written. `compat="strict"` writes nothing that one of the existing programs cannot read.
     """
     strict = check_compat(compat) == "strict"
     if not isinstance(path, str | os.PathLike) and (
@@ -96,7 +103,7 @@ def save_wshard(
     plan = plan_shard(episode, path if isinstance(path, str | os.PathLike) else "<stream>")
     choose = Chooser(compression, plan.sizes, strict=strict)
     if isinstance(path, str | os.PathLike):
-        with commit_file(path, durable=durable) as out:
+        with commit_file(path, durable=durable, replace=overwrite) as out:
             _write_plan(plan, out, choose, progress)
         return
     with tempfile.TemporaryFile() as file:

@@ -14,6 +14,7 @@ from warpdata.bytekit.arrays import DType, dtype_named
 from warpdata.bytekit.jsontext import parse_json_object
 from warpdata.errors import CorruptLayoutError, FormatError, add_path, require_word
 from warpdata.formats.wshard import layout
+from warpdata.formats.wshard.layout import call_cached
 
 if TYPE_CHECKING:
     from warpdata.formats.wshard.reader import ShardReader
@@ -25,7 +26,6 @@ _MIN_HZ = 1e-9
 """Slower than a tick in thirty years, the time between two ticks is no number of nanoseconds."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _MAX_COUNT = 1 << 48
-_CACHED_BYTES = 64 << 10
 CHANNEL_KEYS = frozenset({"id", "dtype", "shape", "signal_block", "clock", "content_type_code", "ends"})
 """Keys of the format in the metadata of a channel; all others are the user's."""
 _CHUNK_KEYS = frozenset({"chunk_index", "total_chunks", "timestep_range"})
@@ -113,9 +113,10 @@ class EpisodeSchema(NamedTuple):
     timebase: Timebase
     channels: tuple[BlockSpec, ...] = ()
     lanes: Mapping[str, BlockSpec] = {}
-    flags: Mapping[str, BlockSpec] = {}
-    """Rewards and flags by the name of their own block, where the file states their dtype."""
-    absent: frozenset[str] = frozenset()
+    flags: Mapping[str, BlockSpec | None] = {}
+    """The rewards and flags of the file by the name of their own block; None where no dtype is stated."""
+    unlisted: Sequence[str] = ()
+    """Blocks that are no metadata, channel, flag or clock."""
     metadata: Mapping[str, Any] = {}
     models: Sequence[Any] = ()
     chunk: tuple[int | None, int | None, tuple[int, int] | None] = (None, None, None)
@@ -141,48 +142,45 @@ def check_channel_id(channel_id: str) -> None:
 
 def read_schema(shard: ShardReader) -> EpisodeSchema:
     """Read the metadata of an episode shard, whichever program wrote it."""
-    block, sizes = layout.META_WSHARD, shard.sizes
+    block, stored = layout.META_WSHARD, shard.table.blocks
     try:
-        stated = _cached(_read_stated, bytes(shard.view(block))) if block in sizes else _Stated()
+        wshard = bytes(shard.view(block)) if block in stored else b"{}"
+        stated = call_cached(_read_stated, wshard)
         block = layout.META_EPISODE
         episode = parse_json_object(_required(shard, block))
-        length = _length(episode, sizes)
+        length = _length(episode, shard)
         timebase = _timebase(episode.get("timebase"), stated.timebase)
         chunk = _chunk(episode, length)
         identity = text_at(episode, "episode_id", "id"), text_at(episode, "env_id")
         metadata = _object(episode.get("metadata"))
         about: dict[str, Any] = {key: episode[key] for key in episode if key not in EPISODE_KEYS}
         block = layout.META_CHANNELS
-        channels = _cached(_read_channels, bytes(_required(shard, block)), tuple(sizes))
+        listed = call_cached(_read_listed, bytes(_required(shard, block)), wshard, tuple(stored))
         block = layout.META_MODELS
-        models = _list(parse_json_object(shard.view(block)).get("models", [])) if block in sizes else []
+        models = _list(parse_json_object(shard.view(block)).get("models", [])) if block in stored else []
     except FormatError as error:
         raise add_path(error, shard.path, block) from None
     except (ValueError, TypeError, OverflowError) as error:
         raise CorruptLayoutError(str(error), block=block, path=shard.path) from None
+    channels, flags, unlisted = listed
     return EpisodeSchema(
-        *identity, length, timebase, channels, stated.lanes, stated.flags, stated.absent, metadata, models, chunk, about
-    )  # fmt: skip
+        *identity, length, timebase, channels, stated.lanes, flags, unlisted, metadata, models, chunk, about
+    )
 
 
 class _Stated(NamedTuple):
     """The contents of `meta/wshard`."""
 
-    timebase: object = None
-    lanes: Mapping[str, BlockSpec] = {}
-    flags: Mapping[str, BlockSpec] = {}
-    absent: frozenset[str] = frozenset()
-
-
-def _cached(read: Any, text: bytes, *rest: Any) -> Any:
-    """Call a cached reader: the files of one recorder have the same texts. Long ones are not kept."""
-    return (read if len(text) <= _CACHED_BYTES else read.__wrapped__)(text, *rest)
+    timebase: object
+    lanes: Mapping[str, BlockSpec]
+    exact: Mapping[str, BlockSpec]
+    absent: frozenset[str]
 
 
 @lru_cache(maxsize=64)
 def _read_stated(text: bytes) -> _Stated:
     meta = parse_json_object(text)
-    lanes, flags = {}, {}
+    lanes, exact = {}, {}
     for entry in map(_object, _list(meta.get("lanes", []))):
         block = text_at(entry, "block")
         about = _object(entry.get("about"))
@@ -190,14 +188,23 @@ def _read_stated(text: bytes) -> _Stated:
     for name, value in _object(meta.get("exact")).items():
         entry = _object(value)
         if name in layout.EXACT:
-            flags[name] = BlockSpec(name, tensor_spec(text_at(entry, "dtype")), _object(entry.get("about")))
-    return _Stated(meta.get("timebase"), lanes, flags, frozenset(map(str, _list(meta.get("absent", [])))))
+            tensor = tensor_spec(text_at(entry, "dtype"))
+            place = name if fits_own_block(name, tensor.dtype) else layout.EXACT[name]
+            exact[name] = BlockSpec(place, tensor, _object(entry.get("about")))
+    return _Stated(meta.get("timebase"), lanes, exact, frozenset(map(str, _list(meta.get("absent", [])))))
+
+
+_Listed = tuple[tuple[BlockSpec, ...], dict[str, BlockSpec | None], tuple[str, ...]]
 
 
 @lru_cache(maxsize=64)
-def _read_channels(text: bytes, names: tuple[str, ...]) -> tuple[BlockSpec, ...]:
-    """The channels `meta/channels` lists, for a file with blocks of these names."""
-    listed, stored = parse_json_object(text).get("channels", []), frozenset(names)
+def _read_listed(text: bytes, wshard: bytes, names: tuple[str, ...]) -> _Listed:
+    """The channels that `meta/channels` lists, the flags and the unlisted blocks of a file with these blocks."""
+    listed, stored, stated = (
+        parse_json_object(text).get("channels", []),
+        frozenset(names),
+        _read_stated(wshard),
+    )
     if isinstance(listed, dict):
         listed = [{"signal_block": name, **_object(value)} for name, value in listed.items()]
     entries = [_object(entry) for entry in _list(listed)]
@@ -207,7 +214,17 @@ def _read_channels(text: bytes, names: tuple[str, ...]) -> tuple[BlockSpec, ...]
         channel = _channel(entry, stored, named)
         if channels.setdefault(channel.block, channel) is not channel:
             raise ValueError(f"channel {channel.block!r} is listed twice")
-    return tuple(channels.values())
+    flags = {}
+    for name in layout.EXACT:
+        spec = stated.exact.get(name)
+        if (spec is not None and spec.block != name) or (name in stored and name not in stated.absent):
+            flags[name] = spec
+    used = {*_META_BLOCKS, *_FIXED, *(spec.block for spec in flags.values() if spec is not None)}
+    for spec in (*channels.values(), *stated.lanes.values()):
+        used |= {spec.clock or "", spec.ends}
+    used |= channels.keys()
+    rest = [name for name in names if name not in used and not name.startswith(layout.AIDS)]
+    return tuple(channels.values()), flags, tuple(rest)
 
 
 def _channel(entry: dict[str, Any], stored: Collection[str], named: set[str]) -> BlockSpec:
@@ -230,6 +247,7 @@ def _channel(entry: dict[str, Any], stored: Collection[str], named: set[str]) ->
     return BlockSpec(block, tensor, about, channel_id, clock, *_encoding(entry, block))
 
 
+_META_BLOCKS = (layout.META_WSHARD, layout.META_EPISODE, layout.META_CHANNELS, layout.META_MODELS)
 _FIXED = {
     layout.REWARD: "f32", layout.DONE: "u8", layout.TRUNCATED: "u8", layout.TICKS: "i32", layout.TIMESTAMPS_NS: "i64",
 }  # fmt: skip
@@ -241,11 +259,16 @@ def tensor_specs(shard: ShardReader, schema: EpisodeSchema) -> dict[str, TensorS
     for spec in (*schema.channels, *schema.lanes.values()):
         specs[spec.block] = spec.tensor
         specs |= {name: tensor_spec("i64") for name in (spec.clock, spec.ends) if name}
-    specs |= {layout.EXACT[name]: spec.tensor for name, spec in schema.flags.items()}
-    for name, size in shard.sizes.items():
-        if name not in specs and (guess := guess_spec(name, size, schema)) is not None:
+    specs |= {spec.block: spec.tensor for name, spec in schema.flags.items() if spec and spec.block != name}
+    for name, block in shard.table.blocks.items():
+        if name not in specs and (guess := guess_spec(name, block.raw_size, schema)) is not None:
             specs[name] = guess
     return specs
+
+
+def fits_own_block(name: str, dtype: DType) -> bool:
+    """Whether `reward`, `done` or `truncated`, whose dtypes are fixed, can hold values of this dtype."""
+    return dtype == "f32" if name == layout.REWARD else dtype in ("bool", "u8")
 
 
 def guess_spec(name: str, raw_size: int, schema: EpisodeSchema) -> TensorSpec | None:
@@ -279,7 +302,7 @@ def _rows_of(dtype: str, raw_size: int, length: int) -> TensorSpec | None:
 
 
 def _required(shard: ShardReader, name: str) -> memoryview:
-    if name not in shard.sizes:
+    if name not in shard:
         raise CorruptLayoutError("is missing: this is no episode", block=name, path=shard.path)
     return shard.view(name)
 
@@ -313,20 +336,21 @@ def _list(value: object) -> list[Any]:
     return value
 
 
-def _length(episode: dict[str, Any], sizes: Mapping[str, int]) -> int:
+def _length(episode: dict[str, Any], shard: ShardReader) -> int:
     for key in ("length_T", "length_t"):
         if key in episode:
             return count_of(episode[key], key)
-    if layout.DONE in sizes:
-        return sizes[layout.DONE]
+    if layout.DONE in shard:
+        return shard.block(layout.DONE).raw_size
     raise ValueError("the length of the episode is missing")
 
 
 def _timebase(*sources: object) -> Timebase:
     """The timebase of the first of these sources that has one, in any of its forms."""
+    kind: Any = next((source for source in sources if isinstance(source, str)), "ticks")
     given = [source for source in sources if isinstance(source, dict)]
-    kinds = [source["type"] for source in given if "type" in source]
-    kind = [*kinds, *(source for source in sources if isinstance(source, str)), "ticks"][0]
+    for source in reversed(given):
+        kind = source.get("type", kind)
     # Existing readers take microseconds for ticks; a rate without timestamps is all such a file has.
     kind = "ticks" if kind == "timestamps_us" else kind
     if not isinstance(kind, str):

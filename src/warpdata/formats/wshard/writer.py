@@ -145,7 +145,7 @@ class ShardWriter:
             window = reader.read(start, min(start + WINDOW_BYTES, reader.size))
             checksum = crc32c(window, checksum)
             self._out.write(window)
-        self._record(name, "none", False, offset, reader.size, checksum, content_type)
+        self._record(name, offset, reader.size, checksum, content_type, Compression())
 
     def add_stored(self, block: Block, stored: memoryview) -> None:
         """Add a block of another shard exactly as it is stored there."""
@@ -174,7 +174,7 @@ class ShardWriter:
             self._out.seek(offset)
             how = Compression()
             checksum = self._copy_rows(name, rows, raw_size)
-        self._record(name, how.codec, how.frames == "seekable", offset, raw_size, checksum, content_type)
+        self._record(name, offset, raw_size, checksum, content_type, how)
 
     def finish(self) -> None:
         """Add piece checksums and seek tables, then write header, table and names at the start of the file."""
@@ -193,18 +193,9 @@ class ShardWriter:
         self._out.write(padding_to(self._out.position, layout.ALIGNMENT))
         return self._out.position
 
-    def _record(
-        self,
-        name: str,
-        codec: str,
-        is_seekable: bool,
-        offset: int,
-        raw_size: int,
-        crc: int,
-        content_type: int,
-    ) -> None:
-        disk_size = self._out.position - offset
-        self._blocks.append(Block(name, codec, is_seekable, offset, disk_size, raw_size, crc, content_type))
+    def _record(self, name: str, offset: int, raw_size: int, crc: int, kind: int, how: Compression) -> None:
+        stored = how.codec, how.frames == "seekable", offset, self._out.position - offset
+        self._blocks.append(Block(name, *stored, raw_size, crc, kind))
 
     def _copy_rows(self, name: str, rows: ChannelRows, raw_size: int) -> int:
         """Write rows as they are; returns their checksum."""
