@@ -21,6 +21,7 @@ __getattr__, __dir__ = lazy_names(
         "VideoSignal": "warpdata.episodes.sources.cameras",
         "VideoSignalWriter": "warpdata.episodes.record.recorder",
         "WShardStreamWriter": "warpdata.episodes.record.steps",
+        "open_live": "warpdata.episodes.collection.local",
         "pack_episode": "warpdata.episodes.forms.shard",
         "unpack_episode": "warpdata.episodes.forms.shard",
     },

@@ -73,6 +73,14 @@ class Signal(Sequence[Record]):
         """Like `_values_at`, for a caller that will read neighbours as well: what is decoded is kept."""
         return self._values_at(indices)
 
+    def _read_runs(self, starts: NDArray[np.int64], out: NDArray[Any], places: NDArray[np.int64]) -> bool:
+        """Write records from each start on, as many as a row of `out` holds, into places of it.
+
+        Without copies on the way; False where a backend cannot, and nothing is written.
+        """
+        del starts, out, places
+        return False
+
     def _bring(self, indices: NDArray[np.int64]) -> None:
         """Fetch the bytes of these records, if they are remote."""
 
@@ -363,6 +371,9 @@ class SignalView(Signal):
 
     def _values_kept(self, indices: NDArray[np.int64]) -> NDArray[Any]:
         return self._base._values_kept(self._base_rows(indices))
+
+    def _read_runs(self, starts: NDArray[np.int64], out: NDArray[Any], places: NDArray[np.int64]) -> bool:
+        return self.run is not None and self._base._read_runs(self._base_rows(starts), out, places)
 
     def _bring(self, indices: NDArray[np.int64]) -> None:
         self._base._bring(self._base_rows(indices))

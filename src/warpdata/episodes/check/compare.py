@@ -32,6 +32,10 @@ MIN_EPISODES = 8
 """In a smaller set nothing can be called usual."""
 
 _MIN_RECORDS = 10
+_SPIKE_RECORDS = 32
+"""In a shorter recording a single value cannot be told from contacts and noise."""
+_TAIL_SHARE, _TAIL_RECORDS = 5, 4
+"""The last fifth of an episode: a channel that still moves there ends anywhere."""
 _MAX_CHANNELS = 64
 _POINTS = 32
 _LARGEST = 1e30
@@ -52,7 +56,7 @@ _FEW = 8.0
 _LENGTH_FACTOR, _SHORTEST_SHARE = 1.5, 1e-3
 _JERK_FACTOR = 3.0
 _RETURN_SHARE, _RETURN_GAP = 0.25, 4.0
-_STATE_SHARE = 0.25
+_STATE_SHARE, _END_STEPS, _NEAR_SHARE = 0.25, 2.0, 0.25
 _GRAINS = 4
 _DEAD_SHARE, _LITTLE_SHARE = 0.02, 0.15
 _NO_STROKE, _FULL_STROKE = 0.25, 0.8
@@ -81,6 +85,8 @@ class _Track:
 
     is_action: bool
     final: Numbers
+    drift: Numbers
+    """How far it still moves at the end."""
     std: Numbers
     grain: Numbers
     """The smallest step."""
@@ -113,6 +119,8 @@ class SetMember:
     tracks: dict[str, _Track] = field(default_factory=dict)
     cameras: dict[str, Sight] = field(default_factory=dict)
     actions: dict[str, Sight] = field(default_factory=dict)
+    short: dict[str, NDArray[np.bool_]] = field(default_factory=dict)
+    """Signal with too few records to be compared -> which channels never change."""
     stills: dict[str, int] = field(default_factory=dict)
     """Camera -> its longest run of equal images, where that was recorded."""
 
@@ -136,7 +144,7 @@ def remember(name: str, episode: Episode, is_action: Callable[[str], bool]) -> S
                 stated = entries.get(key) if isinstance(entries, dict) else None
                 if isinstance(stated, dict) and isinstance(stated.get("longest_frozen_frames"), int):
                     member.stills[key] = stated["longest_frozen_frames"]
-            elif not signal.meta.is_object and len(signal) >= _MIN_RECORDS:
+            elif not signal.meta.is_object and len(signal):
                 _remember_numbers(member, key, signal, is_action(key))
         except WarpError:
             continue
@@ -156,6 +164,9 @@ def _remember_numbers(member: SetMember, name: str, signal: Signal, is_action: b
     if math.prod(meta.shape) > _MAX_CHANNELS or meta.role not in ("observation", "action", "reward"):
         return
     values = np.asarray(signal.values(), np.float64).reshape(len(signal), -1)
+    if len(values) < _MIN_RECORDS:
+        member.short[name] = (values == values[0]).all(0)
+        return
     if not (np.abs(values) < _LARGEST).all():
         return
     if meta.role == "reward" or name.rpartition("/")[2].startswith("reward"):
@@ -173,6 +184,7 @@ def _remember_numbers(member: SetMember, name: str, signal: Signal, is_action: b
     member.tracks[name] = _Track(
         is_action or meta.role == "action",
         values[-1],
+        np.ptp(values[-max(_TAIL_RECORDS, len(values) // _TAIL_SHARE) :], axis=0),
         values.std(0),
         np.where(np.isfinite(grain), grain, 0.0),
         _longest_runs(pauses == 0) / len(pauses),
@@ -194,6 +206,7 @@ def _largest_spikes(values: Numbers) -> Numbers:
     is_fine = np.array([len(np.unique(column[:256])) >= _SPIKE_VALUES for column in values.T])
     # Noise has large values too, more of them in long episodes: a spike is many usual steps.
     limit = np.maximum(_SPIKE_ALONE * around, _SPIKE_STEPS * np.median(abs(steps), axis=0))
+    is_fine &= len(values) >= _SPIKE_RECORDS
     largest: Numbers = np.where(is_fine & (size > limit), size, 0.0).max(0)
     return largest
 
@@ -231,7 +244,18 @@ class EpisodeSet:
 
     def usual_constants(self) -> set[tuple[str, str, int]]:
         """Episode, signal and channel that never changes there, and neither in several others, though it can."""
-        return {each for group in self._groups() for each in group.usual_constants()}
+        usual = {each for group in self._groups() for each in group.usual_constants()}
+        short: dict[tuple[str, int], list[NDArray[np.bool_]]] = defaultdict(list)
+        for member in self._members:
+            for name, constant in member.short.items():
+                short[name, len(constant)].append(constant)
+        for member in self._members:
+            for name, track in member.tracks.items():
+                beside = short.get((name, len(track.std)), ())
+                if len(beside) >= _COMPANY:
+                    never = (track.std == 0) & np.all(beside, axis=0)
+                    usual.update((member.name, name, channel) for channel in np.flatnonzero(never).tolist())
+        return usual
 
     def usual_still(self, camera: str) -> float:
         """The usual length of the longest run of equal images of a camera; 0 if it is not known."""
@@ -330,8 +354,16 @@ class _Alike:
                     and tracks[position].std[channel] > 0
                 ]
                 final = np.array([tracks[position].final[channel] for position in left])
-                for odd in _alone(final, float(least[channel]), _WIDE_GAP):
-                    away[left[odd]].append(channel)
+                alone = _alone(final, float(least[channel]), _WIDE_GAP)
+                usual = np.delete(final, alone)
+                # Where ends are scattered, the next one is no further out than the last ones were from each other.
+                step = _END_STEPS * float(np.diff(np.sort(usual)).max(initial=0.0))
+                for odd in alone:
+                    apart = float(np.abs(usual - final[odd]).min())
+                    company = np.abs(np.delete(final, odd) - final[odd]) < _NEAR_SHARE * apart
+                    is_outside = not usual.min() <= final[odd] <= usual.max()
+                    if apart > max(step * is_outside, tracks[left[odd]].drift[channel]) and not company.any():
+                        away[left[odd]].append(channel)
             for position, channels in away.items():
                 text = f"ends with {_listed(channels)} far from where the others end"
                 yield self._finding("outlier-final-state", chosen[position], name, text, channels=channels)

@@ -47,6 +47,7 @@ RULES: dict[str, tuple[str, str]] = {
         "times that a shard of another program holds do not increase: read it by step",
     ),
     "repeated-frames": (WARNING, "a camera shows most images several times: its rate is lower than recorded"),
+    "dropped-frames": (WARNING, "a camera dropped frames, because its encoder fell behind"),
     "interrupted": (INFO, "the recording ended by an exception or was salvaged"),
     **{rule: (WARNING, text) for rule, text in SET_RULES.items()},
 }

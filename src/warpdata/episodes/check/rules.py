@@ -120,9 +120,7 @@ def _check_signal(episode: Episode, place: _Place, *, deep: bool) -> Iterator[Fi
 
 
 def _check_clock(place: _Place, signal: Signal) -> Iterator[Finding]:
-    clock = ClockStatistics()
-    clock.add(signal.timestamps)
-    facts = clock.to_json()
+    facts = ClockStatistics.of(signal.timestamps).to_json()
     for key in ("count", "first_ts_ns", "last_ts_ns"):
         if place.stated and place.stated.get(key) != facts.get(key):
             yield place.finding("statistics", f"{key} is {facts.get(key)}, not {place.stated.get(key)}")
@@ -171,6 +169,9 @@ def _check_values(place: _Place, signal: Signal) -> Iterator[Finding]:
 
 
 def _check_camera(episode: Episode, place: _Place, signal: Signal, *, deep: bool) -> Iterator[Finding]:
+    if dropped := place.stated.get("dropped_frames"):
+        text = f"{dropped} frames were dropped, {len(signal)} are there"
+        yield place.finding("dropped-frames", text, dropped=dropped)
     if len(signal) < _MIN_RECORDS:
         return
     longest, repeated = (place.stated.get(key) for key in ("longest_frozen_frames", "duplicate_frames"))

@@ -222,7 +222,8 @@ class Episodes(Sequence[Episode]):
             return ids.index(candidate)
         if wanted.isdigit() and int(wanted) < len(ids) and not any(known.isdigit() for known in ids):
             return int(wanted)
-        raise KeyError(f"no episode {wanted!r} in {self._source.name}.{nearest(wanted, ids)}")
+        alone = f", which has {ids[0]!r} alone" if len(ids) == 1 else ""
+        raise KeyError(f"no episode {wanted!r} in {self._source.name}{alone}.{nearest(wanted, ids)}")
 
     def __add__(self, other: Episodes) -> Episodes:
         if not isinstance(other, Episodes):

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.arrow_arrays import to_arrow
 from warpdata.bytekit.io.commit import write_file
+from warpdata.episodes.collection.edits import episode_name
 from warpdata.episodes.forms.content import stated_content
 from warpdata.episodes.statistics import QUANTILES, RELATIVE_ERROR, ValueStatistics
 from warpdata.errors import NoStepsError, WarpError, nearest
@@ -209,17 +210,15 @@ def column_table(columns: Mapping[str, Any], rows: int) -> pa.Table:
 # Facts kept beside the recordings.
 
 
-def recorded_facts(
-    root: Path, numbers: Sequence[int], paths: Sequence[Path], open_episode: Callable[[int], Episode]
-) -> pa.Table:
-    """The facts of recordings, in order: those kept from last time, where meta.json did not change since.
-
-    `paths` are the directories of the recordings.
-    """
+def recorded_facts(root: Path, numbers: Sequence[int], open_episode: Callable[[int], Episode]) -> pa.Table:
+    """The facts of recordings, in order: those kept from last time, where meta.json did not change since."""
     if not len(numbers):
         return facts_table([])
     wanted = np.array(numbers, np.int64)
-    marks = np.array([_mark(path / layout.META_FILE) for path in paths], np.int64)
+    # Plain text: paths of ten thousand recordings as objects take longer than looking at the files.
+    marks = np.array(
+        [_mark(f"{root}/{episode_name(number)}/{layout.META_FILE}") for number in numbers], np.int64
+    )
     known = _read(root / layout.FACTS_FILE)
     rows = _find_rows(known, wanted, marks)
     new = np.flatnonzero(rows < 0)
@@ -247,7 +246,7 @@ def _find_rows(known: pa.Table, wanted: NDArray[np.int64], marks: NDArray[np.int
     return np.where(fits & (marks[:, 1] >= 0), at, -1)
 
 
-def _mark(path: Path) -> tuple[int, int]:
+def _mark(path: str) -> tuple[int, int]:
     """When a file was written and its size; recordings without meta.json are always looked at."""
     try:
         stat = os.stat(path)

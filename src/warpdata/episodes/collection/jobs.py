@@ -21,6 +21,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
+from warpdata.bytekit.arrays import as_array
 from warpdata.bytekit.process.forks import Reopens
 from warpdata.bytekit.process.threads import start_thread
 from warpdata.errors import DatasetError, WarpError
@@ -30,6 +31,8 @@ R = TypeVar("R")
 _AHEAD = 2
 """Positions per process that are handed out before their turn."""
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
+_MODE = "training"
+"""The attribute of a torch module that does not change what it is."""
 _INSTALLED = ("site-packages", "dist-packages")
 
 
@@ -47,11 +50,16 @@ class Called(Reopens):
         self.given = given
         self._made: Callable[..., Any] | None = None
 
-    def __call__(self, *arguments: Any) -> Any:
-        """The result of the function."""
+    @property
+    def made(self) -> Callable[..., Any]:
+        """The function, or the one instance of the class."""
         if self._made is None:
             self._made = self.given() if isinstance(self.given, type) else self.given
-        return self._made(*arguments)
+        return self._made
+
+    def __call__(self, *arguments: Any) -> Any:
+        """The result of the function."""
+        return self.made(*arguments)
 
     def on_episode(self, episode: Any, *arguments: Any) -> Any:
         """The result for an episode; an error becomes one line that names the episode and the place."""
@@ -157,8 +165,8 @@ def _run_task(position: int) -> Any:
 def code_name(function: Any) -> str:
     """A text that changes when the function, a helper it calls or a global it reads changes.
 
-    Code of installed libraries counts by name. State that Python cannot show, such as the weights of a model, does not
-    count: such functions need a revision from their caller.
+    Code of installed libraries counts by name, objects and tensors (the weights of a model) by their content. State
+    that Python cannot show does not count: such functions need a revision from their caller.
     """
     return _Identity().name_of(function)
 
@@ -186,8 +194,9 @@ class _Identity:
         if isinstance(inner, FunctionType):
             return f"{name}:{_short(self._function(inner))}"
         code = "" if is_library or isinstance(kind, FunctionType) else self._class(kind)
-        state = "" if kind is inner else self.text_of(sorted(getattr(inner, "__dict__", {}).items()))
-        return f"{name}:{_short(code + state)}"
+        held = {} if kind is inner else getattr(inner, "__dict__", {})
+        state = self.text_of(sorted((key, value) for key, value in held.items() if key != _MODE))
+        return f"{name}:{_short(code + (state if held else ''))}"
 
     def text_of(self, value: Any) -> str:
         """A text for a value that code reads: its content where that is plain data, else its type."""
@@ -205,7 +214,9 @@ class _Identity:
             return str([self.text_of(item) for item in value])
         if isinstance(value, set | frozenset):
             return str(sorted(self.text_of(item) for item in value))
-        if callable(value):
+        if hasattr(value, "detach") and hasattr(value, "cpu"):
+            return self.text_of(as_array(value))
+        if callable(value) or not _is_library(type(value).__module__):
             return self.name_of(value)
         return f"{type(value).__module__}.{type(value).__qualname__}"
 

@@ -18,6 +18,7 @@ import pyarrow as pa
 from warpdata.bytekit.arrow_arrays import to_arrow
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.io.commit import write_file
+from warpdata.bytekit.io.files import absolute_path
 from warpdata.bytekit.io.ranges import FolderReader, RangeReader, SubFolder
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
 from warpdata.bytekit.lazy import cached_property
@@ -40,6 +41,7 @@ from warpdata.episodes.sources.shard_episode import episode_of_shard
 from warpdata.errors import BlobNotFoundError, StoreError, WarpError, require_kind, suggests
 from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.documents import Folder, read_bytes, read_set_metadata
+from warpdata.formats.journal.layout import WORK_SUFFIX
 from warpdata.formats.wshard.chunks import claims_chunks, read_chunk_list
 from warpdata.formats.wshard.reader import ShardReader
 from warpdata.timeline.episode import Episode
@@ -276,21 +278,18 @@ class LocalSource(Reopens, EpisodesSource):
         folder = self.folder
         if not isinstance(folder, Path):
             return super().facts()
-        is_plain = [entry.is_plain for entry in self.entries]
-        position_of = {entry.parts[0].number: at for at, entry in enumerate(self.entries) if is_plain[at]}
-        numbers = list(position_of)
+        plain, edited = {}, []
+        for at, entry in enumerate(self.entries):
+            if entry.is_plain:
+                plain[entry.parts[0].number] = at
+            else:
+                edited.append(at)
         # Each is looked at once: what others have open stays open.
-        table = recorded_facts(
-            folder,
-            numbers,
-            [episode_path(folder, number) for number in numbers],
-            lambda number: self._make(self.entries[position_of[number]]),
-        )
-        edited = [at for at, plain in enumerate(is_plain) if not plain]
+        table = recorded_facts(folder, list(plain), lambda number: self._make(self.entries[plain[number]]))
         if not edited:
             return table
         whole = joined_tables([table, facts_table(self._make(self.entries[at]) for at in edited)])
-        return whole.take(to_arrow(np.argsort([*position_of.values(), *edited])))
+        return whole.take(to_arrow(np.argsort([*plain.values(), *edited])))
 
     def _make(self, entry: EpisodeEntry) -> Episode:
         parts = [DirectorySource(self.place(part.number)) for part in entry.parts]
@@ -377,17 +376,7 @@ class LocalDataset(Episodes):
         """
         if not isinstance(self.folder, Path):
             raise ValueError(f"live recordings are read on their own machine, not from {self.root}")
-        deadline = time.monotonic() + timeout_s
-        while True:
-            numbers = list_episodes(self.folder).unfinished
-            places = [episode_path(self.folder, number) for number in reversed(numbers)]
-            for place in places:
-                if episode in (None, place.name) and is_recorded(place / layout.RECORDING_FOLDER):
-                    return LiveEpisode(place)
-            if time.monotonic() >= deadline:
-                which = "no episode is" if episode is None else f"episode {episode!r} is not"
-                raise BlobNotFoundError(f"{which} being recorded here", path=self.root)
-            time.sleep(_LIVE_POLL_S)
+        return open_live(self.folder, episode, timeout_s=timeout_s)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (LocalDataset._of_source, (self._local,))
@@ -396,6 +385,32 @@ class LocalDataset(Episodes):
         unfinished = len(self._local.unfinished_numbers)
         more = f", {unfinished} unfinished (`warp salvage {self.root}`)" if unfinished else ""
         return f"<LocalDataset {self.root}: {len(self)} episodes{more}>"
+
+
+@suggests
+def open_live(
+    target: str | os.PathLike[str], episode: str | None = None, *, timeout_s: float = 0.0
+) -> LiveEpisode:
+    """Open what is being recorded into a root, a directory or one `.wshard` file; the target is that of `wd.record`.
+
+    Of a root it is the episode of this id, or the one begun last. Waits up to `timeout_s` for a recording to begin.
+    """
+    path, deadline = absolute_path(target), time.monotonic() + timeout_s
+    while True:
+        if path.suffix == SUFFIX:
+            places = [path.with_name(path.name + WORK_SUFFIX)]
+        elif (path / layout.RECORDING_FOLDER).is_dir():
+            places = [path]
+        else:
+            numbers = list_episodes(path).unfinished if path.is_dir() else []
+            places = [episode_path(path, number) for number in reversed(numbers)]
+        for place in places:
+            if episode in (None, place.name) and is_recorded(place / layout.RECORDING_FOLDER):
+                return LiveEpisode(place)
+        if time.monotonic() >= deadline:
+            which = "no episode is" if episode is None else f"episode {episode!r} is not"
+            raise BlobNotFoundError(f"{which} being recorded here", path=path)
+        time.sleep(_LIVE_POLL_S)
 
 
 def holds_recordings(folder: Path) -> bool:

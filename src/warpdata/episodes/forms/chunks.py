@@ -37,6 +37,7 @@ def write_chunks(
     episode_id: str | None = None,
     compression: CompressionChoice = None,
     compat: str = "default",
+    overwrite: bool = False,
     progress: Progress | None = None,
 ) -> ChunkList:
     """Write an episode as chunks of at most `steps` steps, or as `count` chunks, with their chunk list.
@@ -55,7 +56,13 @@ def write_chunks(
     if isinstance(source, ShardSource):
         size = steps or max(1, -(-source.tensors.length // (count or 1)))
         return chunk_episode(
-            source.tensors, folder, size, compression=compression, compat=compat, progress=progress
+            source.tensors,
+            folder,
+            size,
+            compression=compression,
+            compat=compat,
+            overwrite=overwrite,
+            progress=progress,
         )
     on_steps, rows, times = _find_cuts(episode, steps, count)
     total = len(times) + 1
@@ -66,6 +73,7 @@ def write_chunks(
         total_chunks=total,
         compression=compression,
         compat=compat,
+        overwrite=overwrite,
     )
     try:
         for index, part in enumerate(_cut_source(episode.source, on_steps, rows, times)):
@@ -88,12 +96,13 @@ def join_chunks(
     compression: CompressionChoice = None,
     *,
     compat: str = "default",
+    overwrite: bool = False,
     progress: Progress | None = None,
 ) -> None:
-    """Write a chunked episode as one shard, in place of what is there."""
+    """Write a chunked episode as one shard."""
     source = innermost(episode.source)
     shard = source.tensors if isinstance(source, ShardSource) else shard_of(episode)
-    save_wshard(shard, output, compression, compat=compat, progress=progress)
+    save_wshard(shard, output, compression, compat=compat, overwrite=overwrite, progress=progress)
 
 
 def _find_cuts(

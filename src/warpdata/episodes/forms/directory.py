@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,14 +16,14 @@ from numpy.typing import NDArray
 from warpdata.bytekit.arrays import dtype_of
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.io.commit import check_case_clash, commit_folder, map_os_errors, put_file
-from warpdata.bytekit.io.ranges import RangeReader
 from warpdata.bytekit.process.system import usable_cores
 from warpdata.bytekit.process.threads import map_in_threads
 from warpdata.episodes.forms.content import ContentSum, RowsSum, sum_of, sum_of_rows
-from warpdata.episodes.record.camera import VideoFile
+from warpdata.episodes.record.camera import VideoFile, camera_entry
 from warpdata.episodes.record.recording import last_documents
+from warpdata.episodes.record.tables import table_entry
 from warpdata.episodes.sources.encoded import encoded_camera, encoded_parts
-from warpdata.episodes.statistics import ClockStatistics, SharedClocks, ValueStatistics
+from warpdata.episodes.statistics import MAX_CHANNELS, ClockStatistics, SharedClocks, ValueStatistics
 from warpdata.errors import FormatError
 from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.documents import (
@@ -41,6 +42,7 @@ from warpdata.timeline.signal import Signal
 
 _BLOCK_BYTES = 4 << 20
 _BLOCK_ROWS = 1 << 14
+_SMALL_BYTES = 1 << 16
 _COPY_BYTES = 1 << 20
 _CLOCKS = SharedClocks()
 """Not only the signals of an episode share a clock: the next one of as many steps has it too."""
@@ -104,6 +106,7 @@ class _Copy:
         self._video = video
         self._reencode = reencode
         self._raw: list[RawCamera] = []
+        self._statistics: dict[str, dict[str, Any]] = {}  # of small signals
         self.entries: dict[str, dict[str, Any]] = {}
         """The meta.json entry of every signal."""
         self.sums: dict[str, ContentSum] = {}
@@ -116,6 +119,7 @@ class _Copy:
             if "/" in check_name(name):
                 signal_file(self._folder, name).parent.mkdir(parents=True, exist_ok=True)
             self.entries[name], self.sums[name] = {}, ContentSum(0)
+        self._sum_small(signals)
         for name, signal in signals.items():
             is_camera = signal.meta.kind == "image" and len(signal) > 0
             is_raw = is_camera and (self._reencode or encoded_parts(signal) is None) and holds_frames(signal)
@@ -125,11 +129,24 @@ class _Copy:
                 self._write_table(name, signal)
         encode_cameras(self._raw)
 
+    def _sum_small(self, signals: Mapping[str, Signal]) -> None:
+        """Make the statistics of all small signals of numbers, those of as many records together."""
+        by_count: dict[int, list[str]] = {}
+        for name, signal in signals.items():
+            meta, size = signal.meta, len(signal) * signal.meta.row_bytes
+            is_numeric = meta.kind != "image" and not meta.is_object
+            if is_numeric and 0 < size <= _SMALL_BYTES and math.prod(meta.shape) <= MAX_CHANNELS:
+                by_count.setdefault(len(signal), []).append(name)
+        for count, names in by_count.items():
+            tables = [np.asarray(signals[name]._values_in(range(count))) for name in names]
+            self._statistics |= zip(names, ValueStatistics.of_tables(tables), strict=True)
+
     def _write_table(self, name: str, signal: Signal) -> None:
         description = describe(signal.meta, in_table=True)
         about, path = description.to_json(), signal_file(self._folder, name)
         clock = _CLOCKS.of(np.asarray(signal.timestamps))
-        statistics = None if signal.meta.is_object else ValueStatistics(signal.meta.shape)
+        known = self._statistics.get(name)
+        statistics = None if signal.meta.is_object or known else ValueStatistics(signal.meta.shape)
         blocks = list(_blocks(signal))
         if len(blocks) == 1:
             values = np.asarray(signal._values_in(blocks[0]))
@@ -141,11 +158,12 @@ class _Copy:
             self.sums[name] = sum_of(signal) if signal.meta.is_object else sum_of_rows([values])
         else:
             self.sums[name] = self._write_blocks(path, signal, about, statistics)
-            file = _file_sum(path)
-        entry = {**about, **clock.to_json()}
-        if statistics is not None:
-            entry["values"] = statistics.to_json()
-        self.entries[name] = {**entry, "file": file.to_json()}
+            total = 0
+            with open(path, "rb") as written:
+                while block := written.read(_COPY_BYTES):
+                    total = crc32c(block, total)
+            file = FileSum(os.path.getsize(path), total)
+        self.entries[name] = table_entry(description, clock, known or statistics, file)
 
     def _write_blocks(
         self, path: Path, signal: Signal, about: Mapping[str, Any], statistics: ValueStatistics | None
@@ -168,29 +186,23 @@ class _Copy:
         camera = encoded_camera(name, signal)
         if camera is None:
             return False
-        _copy_bytes(camera.video, signal_file(self._folder, name, camera.suffix))
-        index, frames = camera.index, frame_index_bytes(camera.index)
+        index, size, digest = camera.copy_to(signal_file(self._folder, name, camera.suffix))
+        total = ContentSum(size, xxh3_128=digest) if index.shown is None else sum_of(signal)
+        frames = frame_index_bytes(index)
         put_file(signal_file(self._folder, name, layout.FRAMES_SUFFIX), frames)
-        codec = index.stream.codec if index.stream else None
-        entry = {
-            **index.description.to_json(),
-            **_CLOCKS.of(index.shown_ts_ns).to_json(),
-            "video_bytes": camera.video.size,
-            "codec": codec,
-            "file": FileSum.of(frames).to_json(),
-        }
-        if camera.suffix != suffix_for(str(codec)):
+        entry = camera_entry(index, frames, _CLOCKS.of(index.shown_ts_ns))
+        entry["video_bytes"] = camera.video.size
+        if camera.suffix != suffix_for(str(entry["codec"])):
             entry[layout.SUFFIX_KEY] = camera.suffix
-        self.entries[name], self.sums[name] = entry, sum_of(signal)
+        self.entries[name], self.sums[name] = entry, total
         return True
 
     def _raw_camera(self, name: str, signal: Signal) -> RawCamera:
         """A camera whose frames are to be encoded; its entry is known once they are."""
         meta = signal.meta
         shape = FrameShape.of_values(meta.shape, meta.dtype)
-        clock = ClockStatistics()
-        clock.add(np.asarray(signal.timestamps))
-        fps = min(max(clock.rate_hz(30.0), 0.001), 1000.0)
+        rate_hz = ClockStatistics.of(np.asarray(signal.timestamps)).rate_hz(30.0)
+        fps = min(max(rate_hz, 0.001), 1000.0)
         options = replace(self._video or VideoOptions(codec="ffv1"), fps=fps)
         running, part = RowsSum(), self._folder / f".{len(self._raw)}.part"
 
@@ -231,21 +243,6 @@ def holds_frames(signal: Signal) -> bool:
 
 def _blocks(signal: Signal) -> Iterator[range]:
     return signal.runs(_BLOCK_BYTES, _BLOCK_ROWS) if len(signal) else iter([range(0)])
-
-
-def _copy_bytes(source: RangeReader, target: Path) -> None:
-    with map_os_errors(target), open(target, "xb") as out:
-        for start in range(0, source.size, _COPY_BYTES):
-            out.write(source.read(start, min(start + _COPY_BYTES, source.size)))
-    source.close()
-
-
-def _file_sum(path: Path) -> FileSum:
-    total = 0
-    with open(path, "rb") as file:
-        while data := file.read(_COPY_BYTES):
-            total = crc32c(data, total)
-    return FileSum(os.path.getsize(path), total)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.arrays import dtype_named, dtype_of
+from warpdata.bytekit.io.commit import check_free
 from warpdata.bytekit.jsontext import dump_json
 from warpdata.episodes.collection.edits import EditedSource, shown
 from warpdata.episodes.forms.directory import describe, write_directory
@@ -29,15 +30,15 @@ from warpdata.episodes.sources.shard_episode import DIRECTORY_BLOCK, ShardSource
 from warpdata.errors import ConflictError, CorruptLayoutError, NoStepsError, suggests
 from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.documents import plain_static
-from warpdata.formats.episodedir.frame_index import frame_index_bytes
+from warpdata.formats.episodedir.frame_index import frame_index_bytes, sum_frames
 from warpdata.formats.episodedir.signal_file import table_bytes
 from warpdata.formats.wshard.channel import Channel
-from warpdata.formats.wshard.episode import WShardEpisode, fits_own_block
+from warpdata.formats.wshard.episode import WShardEpisode
 from warpdata.formats.wshard.layout import EXACT
 from warpdata.formats.wshard.reader import ShardReader
 from warpdata.formats.wshard.rows import ArrayRows
 from warpdata.formats.wshard.save import save_wshard
-from warpdata.formats.wshard.schema import TensorSpec, Timebase, check_channel_id
+from warpdata.formats.wshard.schema import TensorSpec, Timebase, check_channel_id, fits_own_block
 from warpdata.formats.wshard.writer import CompressionChoice, check_compat
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.meta import RowType
@@ -85,8 +86,7 @@ def pack_episode(
     check_compat(compat)
     source = _recording_of(episode) if raw else shown(episode)
     target = Path(output)
-    if target.exists() and not overwrite:
-        raise ConflictError("target exists", path=target, hint="Choose another path, or pass overwrite=True.")
+    check_free(target, overwrite=overwrite)
     target.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as scratch:
         if reencode:
@@ -94,7 +94,7 @@ def pack_episode(
             again = Path(scratch.enter_context(folder)) / "again"
             write_directory(source, again, reencode=True)
             source, episode_id = Episode(DirectorySource(again)), episode_id or source.id
-        save_wshard(shard_of(source, episode_id), target, compression, compat=compat)
+        save_wshard(shard_of(source, episode_id), target, compression, compat=compat, overwrite=overwrite)
     return target
 
 
@@ -175,7 +175,9 @@ def _add_signal(
         if camera is not None:
             places = {"video": f"{VIDEO_PREFIX}{name}{camera.suffix}", "frames": f"aux/frames/{name}"}
             blocks[places["video"]] = camera.video
-            blocks[places["frames"]] = frame_index_bytes(camera.index)
+            has_sums = camera.index.crc32c is not None
+            index = camera.index if has_sums else sum_frames(camera.index, camera.video)
+            blocks[places["frames"]] = frame_index_bytes(index)
             return places
     if signal.meta.rows is not None:
         offsets = np.cumsum([0, *signal._lengths()], dtype=np.int64)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.io.append_file import AppendFile
 from warpdata.bytekit.io.commit import commit_together, fsync_files
+from warpdata.episodes.record.status import FRAMES_PREFIX
 from warpdata.episodes.record.tables import SignalsJournal, owner
 from warpdata.episodes.record.threads import JobQueue, interrupts_wait
 from warpdata.episodes.record.values import BEGIN, CLOSED, as_timestamp, mismatch_error, order_error
@@ -27,10 +28,15 @@ from warpdata.errors import require_word
 from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.containers import VideoSink
 from warpdata.formats.episodedir.documents import FileSum
-from warpdata.formats.episodedir.frame_index import index_of_marks, pack_mark, write_frame_index
+from warpdata.formats.episodedir.frame_index import (
+    FrameIndex,
+    index_of_marks,
+    pack_mark,
+    write_frame_index,
+)
 from warpdata.formats.episodedir.images import FrameShape, Stream, VideoOptions, choose_codec, suffix_for
 from warpdata.formats.episodedir.signal_file import Description
-from warpdata.formats.episodedir.video import VideoEncoder, probe
+from warpdata.formats.episodedir.video import DEFAULT_PRESET, VideoEncoder, probe
 from warpdata.formats.journal.layout import FRAMES_KIND
 from warpdata.formats.journal.writer import JournalWriter
 
@@ -49,12 +55,10 @@ SEGMENT_FRAMES = 8
 SEGMENT_S = 5.0
 """A journal of frames is left after this long, so that it is gone before the kernel writes its pages."""
 
-PRESETS = ("veryfast", "superfast", "ultrafast")
-"""The presets of H.264 between which a recorder changes; all have the same header."""
+PRESETS = (DEFAULT_PRESET, "ultrafast")
+"""The presets of H.264 between which a recorder changes; both have the same header."""
 _LOWER_FROM = 0.25
-"""Share of the queue from which on a faster preset is used."""
-_LOWER_GROUPS = 3
-"""Groups of pictures after which the preset may be lowered again."""
+"""Share of the queue from which on a faster preset is used, if it does not become shorter."""
 _CALM_GROUPS = 30
 """Groups without a frame that waits, after which the preset is raised again."""
 _MOST_GAPS = 4096
@@ -102,6 +106,17 @@ def drop_facts(dropped: Sequence[int], kept: NDArray[np.int64]) -> dict[str, Any
     return {"dropped_frames": len(times), "drops": spans.tolist()}
 
 
+def camera_entry(index: FrameIndex, data: bytes, clock: ClockStatistics | None = None) -> dict[str, Any]:
+    """The entry of a camera in meta.json; `data` is the file of its index, `clock` its statistics if they are known."""
+    return {
+        **index.description.to_json(),
+        **(clock or ClockStatistics.of(index.ts_ns)).to_json(),
+        "video_bytes": index.video_bytes,
+        "codec": index.stream.codec if index.stream else None,
+        "file": FileSum.of(data).to_json(),
+    }
+
+
 class VideoFile:
     """The growing video of a camera: encoded frames, and a mark on disk for each that is safely inside."""
 
@@ -114,20 +129,27 @@ class VideoFile:
         description: Description | None = None,
         *,
         durable: bool = True,
+        sync_s: float = math.inf,
     ) -> None:
-        """`done`: marks of the frames in the file. `durable`: they must survive a crash while others are added."""
+        """`done`: marks of the frames in the file. `durable`: they must survive a crash while others are added.
+
+        `sync_s`: how often the frames are brought to the disk.
+        """
         self.shape = shape
         self.options = options
         self.suffix = suffix_for(choose_codec(shape, options))
         self.path = Path(f"{base}{self.suffix}")
         self.index_path = Path(f"{base}.index")
         self._durable = durable
+        self._sync_s, self._synced_s = sync_s, time.monotonic()
         self._description = description
         self._marks = list(done or [])
         self._waiting: deque[int] = deque()
         self._last_sum = -1
         self._repeats = self._duplicates = self._longest_frozen = 0
-        self._level = self._groups = self._calm = 0
+        self._level = self._calm = 0
+        self._backlog = 1.0
+        """When the last group began; at first frames wait until the encoder is open."""
         self._frames_of: dict[str, int] = {}
         """How many frames were encoded with each preset, where it may change."""
         marks_path = Path(f"{base}.marks")
@@ -166,15 +188,15 @@ class VideoFile:
             return
         number = len(self._marks) + len(self._waiting)
         if number and number % self.options.gop_size == 0:
-            self._groups += 1
             self._calm = 0 if backlog else self._calm + 1
             level = self._level
-            if backlog >= _LOWER_FROM and self._groups > _LOWER_GROUPS:
+            if backlog >= max(_LOWER_FROM, self._backlog):
                 level = min(level + 1, len(PRESETS) - 1)
             elif self._calm >= _CALM_GROUPS:
                 level = max(level - 1, 0)
+            self._backlog = backlog
             if level != self._level:
-                self._level, self._groups, self._calm = level, 0, 0
+                self._level, self._calm = level, 0
                 self._reopen(replace(self.options, preset=PRESETS[level]))
         preset = PRESETS[self._level]
         self._frames_of[preset] = self._frames_of.get(preset, 0) + 1
@@ -222,8 +244,8 @@ class VideoFile:
         if self._waiting:
             assert self._encoder is not None
             self._encoder.close()
-            self._encoder = None
-            self._mark(is_end=True)
+            self._encoder, self._sync_s = None, math.inf  # the whole file is synced next
+            self._mark()
 
     def complete(self, dropped: Sequence[int] = ()) -> dict[str, Any]:
         """Write the ends of the video and of its index under temporary names; returns the entry for meta.json.
@@ -239,17 +261,13 @@ class VideoFile:
             self._marks, self.shape, self.stream(), size, self._description, self.options.fps
         )
         write_frame_index(str(self.index_path), index)
-        total = FileSum.of(self.index_path.read_bytes())
-        clock = ClockStatistics()
-        clock.add(index.ts_ns)
         return {
-            **index.description.to_json(), **clock.to_json(), "video_bytes": size,
-            "codec": index.stream.codec if index.stream else None,
-            "duplicate_frames": self._duplicates, "longest_frozen_frames": self._longest_frozen,
+            **camera_entry(index, self.index_path.read_bytes()),
+            "duplicate_frames": self._duplicates,
+            "longest_frozen_frames": self._longest_frozen,
             **({"presets": self._frames_of} if len(self._frames_of) > 1 else {}),
             **drop_facts(dropped, index.ts_ns),
-            "file": {"bytes": total.size_bytes, "crc32c": f"{total.crc32c:08x}"},
-        }  # fmt: skip
+        }
 
     def files(self, video: Path, frames: Path) -> list[tuple[Path, Path]]:
         """The complete files and their final paths."""
@@ -274,8 +292,8 @@ class VideoFile:
         if self._marks_file is not None:
             self._marks_file.close()
 
-    def _mark(self, *, is_end: bool = False) -> bool:
-        """Mark the frames that are completely in the file, on the disk too; the end is synced later."""
+    def _mark(self) -> bool:
+        """Mark the frames that are completely in the file."""
         packets = self._sink.take()
         marks = [
             layout.FrameMark(
@@ -284,9 +302,11 @@ class VideoFile:
             for packet in packets
         ]
         if marks and self._marks_file is not None:
-            if not is_end:
+            self._marks_file.append(*map(pack_mark, marks))
+            if time.monotonic() - self._synced_s >= self._sync_s:
                 self._sink.sync()
-            self._marks_file.append(*map(pack_mark, marks), sync=not is_end)
+                self._marks_file.sync()
+                self._synced_s = time.monotonic()
         self._marks += marks
         return bool(marks)
 
@@ -322,7 +342,7 @@ class FrameJournals:
         signals: SignalsJournal,
     ) -> None:
         self.signals = signals
-        self._path = f"{folder}/frames-{stream}"
+        self._path = f"{folder}/{FRAMES_PREFIX}{stream}"
         self._stream = stream
         self._descriptor = {**descriptor, "kind": FRAMES_KIND, "stream": stream}
         self._frame_bytes = frame_bytes
@@ -481,7 +501,10 @@ class CameraRecorder:
             if ts_ns <= self.last_ts_ns:
                 raise order_error(self.name, ts_ns, self.last_ts_ns)
             self._hand_over()
-            if not self._wait_for_room():
+            is_waiting = self.policy.policy == "wait"
+            if not self.jobs.wait_until(
+                self._has_room, math.inf if is_waiting else self.policy.max_wait_ms / 1e3
+            ):
                 if self.policy.policy == "drop_newest":
                     self._drop(ts_ns, None)
                     self.last_ts_ns = ts_ns
@@ -495,10 +518,6 @@ class CameraRecorder:
             self.count += 1
             self._hand_over()
             self._frames.sync()
-
-    def _wait_for_room(self) -> bool:
-        is_waiting = self.policy.policy == "wait"
-        return self.jobs.wait_until(self._has_room, math.inf if is_waiting else self.policy.max_wait_ms / 1e3)
 
     def _has_room(self) -> bool:
         if len(self.waiting) < SOME_FRAMES:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
-from warpdata.bytekit.io.commit import map_os_errors, remove_temps_of, writable_path
+from warpdata.bytekit.io.commit import check_free, map_os_errors, remove_temps_of, writable_path
+from warpdata.bytekit.io.files import absolute_path
 from warpdata.bytekit.process.locks import FileLock, make_locked_folder
 from warpdata.episodes.forms.shard import pack_episode
 from warpdata.episodes.provenance import environment, first_meta
@@ -108,7 +109,7 @@ class Recorder(Recording):
         super().__init__(durability, video)
         check_choice(compression)
         environment(os.getcwd())  # now, because the first record must not wait for it
-        self.target = Path(os.path.abspath(target))
+        self.target = absolute_path(target)
         self._clock_name: Clock = clock
         if step_clock is not None or outcome != "same":
             self._meta["steps"] = StepClock(step_clock or STEPS, outcome).to_json()
@@ -127,7 +128,8 @@ class Recorder(Recording):
         if self._is_file:
             self._directory = self.target.with_name(self.target.name + WORK_SUFFIX)
             self._check_file(self._directory)
-        self._is_new = not self._is_file and not self.target.exists()
+        with map_os_errors(self.target):
+            self._is_new = not self._is_file and not self.target.exists()
         self.mark(**dict(static or {}))
         if episode is not None:  # now: the others wait for this process to close
             self._begin()
@@ -237,7 +239,12 @@ class Recorder(Recording):
 
     def _claim(self) -> tuple[Path, FileLock | None]:
         self._clock = RecordingClock(self._clock_name)
-        check_free_space(self.target, self._min_free)
+        folder = next(folder for folder in (self.target, *self.target.parents) if folder.is_dir())
+        free = shutil.disk_usage(folder).free
+        if free < self._min_free:
+            fact = f"not enough free space to record: {free} bytes are free, min_free is {self._min_free}"
+            hint = "Free space on the disk, or record to another one."
+            raise OutOfSpaceError(fact, path=self.target, hint=hint)
         self._meta = {**first_meta(_WRITER, None, None), **self._meta, "clock": self._clock.facts()}
         if self._episode is not None:
             return self._join(self._episode)
@@ -247,7 +254,8 @@ class Recorder(Recording):
             # Left by a recorder that was killed while it packed; no other process packs meanwhile.
             remove_temps_of(self.target)
             return claimed
-        work, lock = claim_episode(self.target)
+        with map_os_errors(self.target):
+            work, lock = claim_episode(self.target)
         self._directory = work.parent
         return work, lock
 
@@ -312,7 +320,11 @@ class Recorder(Recording):
         else:
             self._commit(self._directory)
         if self._shared is not None:
-            self.receipt = self._shared.leave(self._leave_timeout_s, self._store)
+            receipt = self._shared.leave(self._leave_timeout_s, self._store)
+            if receipt is not None and self._is_file:
+                target = str(self.target)
+                receipt = replace(receipt, source=target, output=target, episode_id=self.target.stem)
+            self.receipt = receipt
 
     def _store(self, directory: Path) -> None:
         """Make the one file of a finished directory, if that is wanted."""
@@ -356,7 +368,7 @@ class DiskEpisodeWriter(Recording, EpisodeWriter):
     ) -> None:
         """`wait`: wait until the beginning survives power loss."""
         super().__init__(durability, video)
-        self.path = Path(os.path.abspath(directory))
+        self.path = absolute_path(directory)
         self._meta = {**first_meta(_WRITER, created_ts_ns, uid), **(meta or {})}
         self._begin(wait=wait)
 
@@ -402,7 +414,7 @@ class LocalDatasetWriter:
     ) -> None:
         if isinstance(root, str) and "://" in root:
             raise ValueError(f"{root!r} is a URL: open it with wd.open_recordings({root!r})")
-        self.root = Path(os.path.abspath(root))
+        self.root = absolute_path(root)
         self.video = video
         Durability.parse(durability)
         self.durability = durability
@@ -440,9 +452,9 @@ class _SignalWriter(Recording, SignalWriter):
         overwrite: bool,
     ) -> None:
         super().__init__(durability)
-        self.path = Path(os.path.abspath(path))
+        self.path = absolute_path(path)
         self._name = self.path.stem
-        self._frames = None if frames is None else Path(os.path.abspath(frames))
+        self._frames = None if frames is None else absolute_path(frames)
         self._overwrite = overwrite
         self._hints = Hints()
         self._check_targets()
@@ -577,7 +589,7 @@ class VideoSignalWriter(_SignalWriter):
         overwrite: bool = False,
     ) -> None:
         super().__init__(path, frames_path, durability, overwrite=overwrite)
-        self.frames_path = Path(os.path.abspath(frames_path))
+        self.frames_path = absolute_path(frames_path)
         self._hints = Hints("image")
         self._video = VideoOptions(codec, gop_size, fps, quality, preset)
 
@@ -594,24 +606,10 @@ class VideoSignalWriter(_SignalWriter):
         write_empty_index(str(self.frames_path))
 
 
-def check_free_space(target: Path, min_free: int) -> None:
-    """Raise OutOfSpaceError if less than `min_free` bytes are free where a target will be."""
-    folder = next(folder for folder in (target, *target.parents) if folder.is_dir())
-    free = shutil.disk_usage(folder).free if min_free else 0
-    if free < min_free:
-        raise OutOfSpaceError(
-            f"not enough free space to record: {free} bytes are free, min_free is {min_free}",
-            path=target,
-            hint="Free space on the disk, or record to another one.",
-        )
-
-
 def check_no_file(path: str | os.PathLike[str]) -> None:
     """Raise ConflictError if a file is at the path of a new recording."""
     if os.path.lexists(path) and not os.path.isdir(path):
-        raise ConflictError(
-            "target exists", path=path, hint="Choose another path, or pass overwrite=True to replace it."
-        )
+        check_free(path)
 
 
 def leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:

@@ -29,6 +29,7 @@ from warpdata.bytekit.io.commit import (
     write_file,
 )
 from warpdata.bytekit.jsontext import dump_json
+from warpdata.bytekit.process import system
 from warpdata.bytekit.process.forks import NoPickle, run_in_child
 from warpdata.bytekit.process.locks import FileLock, make_locked_folder
 from warpdata.episodes.collection.edits import episode_path
@@ -417,7 +418,10 @@ class Recording(NoPickle):
             if reason is not None and self._ended is None:
                 self._end(OutOfSpaceError, reason)
             if self._is_published:  # before that, only a journal marks the recording
-                write_file(self._work / STATUS_FILE, dump_json(monitor.status().to_json()), durable=False)
+                temp, target = self._work / f".{STATUS_FILE}", self._work / STATUS_FILE
+                temp.unlink(missing_ok=True)
+                put_file(temp, dump_json(monitor.status().to_json()))
+                system.replace_lazily(str(temp), str(target))
 
     def _add(self, name: str, value: Any, ts_ns: Any) -> SignalRecorder:
         """The recorder of a new signal, made from its first value; that value is not recorded yet."""
@@ -472,11 +476,13 @@ class Recording(NoPickle):
             stream,
             shape,
             options.fps,
-            lambda: VideoFile(base, shape, options, description=description),
+            lambda: VideoFile(
+                base, shape, options, description=description, sync_s=self._durability.video_period_s
+            ),
             frames,
             jobs,
             declared.policy,
-            lambda count: monitor.report_drop(name, count),
+            lambda count: monitor.report("camera %r of %s drops frames: %d so far", name, count),
         )
 
     # Ends.
@@ -654,11 +660,10 @@ def last_documents(
 ) -> dict[Path, bytes]:
     """static.json and the complete meta.json by their paths: once they are written the episode is complete."""
     items = static_bytes(static)
-    total = FileSum.of(items)
     complete = {
         **meta,
         "signals": dict(signals),
-        "static_file": {"bytes": total.size_bytes, "crc32c": f"{total.crc32c:08x}"},
+        "static_file": FileSum.of(items).to_json(),
         **more,
     }
     if interrupted is not None:

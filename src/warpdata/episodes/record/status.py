@@ -16,6 +16,8 @@ from typing import Any
 from warpdata.errors import CorruptLayoutError
 
 STATUS_FILE = "status.json"
+FRAMES_PREFIX = "frames-"
+"""Of the journals of raw frames."""
 _SHORT_S, _LONG_S = 5.0, 60.0
 """Rates of signals are those of the last seconds, the rate at which the disk fills that of the last minute."""
 _LEAST_S = 6.0
@@ -125,7 +127,9 @@ class Monitor:
         self._place, self._work = place, work
         self._min_free = min_free
         self._signals = signals
-        self._free: deque[tuple[float, int]] = deque()
+        self._free_bytes = 0
+        self._room: deque[tuple[float, int]] = deque()
+        """Space for what is kept: raw frames that wait for their encoder come and go."""
         self._records: deque[tuple[float, dict[str, int]]] = deque()
         self._warn_minutes = list(_WARN_MINUTES)
         self._reported: dict[tuple[str, str], float] = {}
@@ -136,9 +140,10 @@ class Monitor:
         `needed_bytes` is the space that closing takes.
         """
         now, free = time.monotonic(), shutil.disk_usage(self._work.parent).free
-        self._free.append((now, free))
+        self._free_bytes = free
+        self._room.append((now, free + used_bytes(self._work, FRAMES_PREFIX)))
         self._records.append((now, {name: signal.records for name, signal in self._signals().items()}))
-        for samples, period_s in ((self._free, _LONG_S), (self._records, _SHORT_S)):
+        for samples, period_s in ((self._room, _LONG_S), (self._records, _SHORT_S)):
             while samples[0][0] < now - period_s:
                 samples.popleft()
         floor = self._min_free + (needed_bytes() if self._min_free else 0)
@@ -147,7 +152,7 @@ class Monitor:
             _log.error("%s (%s)", reason, self._place)
             return reason
         left_s = self._left_s(floor)
-        is_known = now - self._free[0][0] >= min(_LEAST_S, _LONG_S / 10)
+        is_known = now - self._room[0][0] >= min(_LEAST_S, _LONG_S / 10)
         if is_known and self._warn_minutes and left_s < 60 * self._warn_minutes[0]:
             while self._warn_minutes and left_s < 60 * self._warn_minutes[0]:
                 self._warn_minutes.pop(0)
@@ -158,7 +163,7 @@ class Monitor:
         return None
 
     def _left_s(self, floor: int) -> float:
-        (begin, before), (now, free) = self._free[0], self._free[-1]
+        (begin, before), (now, free) = self._room[0], self._room[-1]
         rate = (before - free) / max(now - begin, 1e-9)
         return max(0, free - floor) / rate if rate > 0 else math.inf
 
@@ -170,31 +175,23 @@ class Monitor:
             rate = (signal.records - before.get(name, 0)) / max(now - since, 1e-3) if self._records else 0.0
             values = {**asdict(signal), "rate_hz": round(rate, 3)}
             signals[name] = SignalStatus(**values)
-        left_s = self._left_s(self._min_free) if self._free else math.inf
-        free = self._free[-1][1] if self._free else shutil.disk_usage(self._work.parent).free
+        left_s = self._left_s(self._min_free) if self._room else math.inf
+        free = self._free_bytes or shutil.disk_usage(self._work.parent).free
         left = None if left_s == math.inf else round(left_s, 1)
         return RecordingStatus(time.time_ns(), signals, used_bytes(self._work), free, left)
 
-    def report_drop(self, signal: str, count: int) -> None:
-        """Log that frames of a camera are dropped."""
-        if self._is_news(signal, "drop"):
-            _log.warning("camera %r of %s drops frames: %d so far", signal, self._place, count)
-
-    def _is_news(self, signal: str, what: str) -> bool:
-        now, key = time.monotonic(), (signal, what)
-        is_news = now - self._reported.get(key, -math.inf) >= _QUIET_S
-        if is_news:
+    def report(self, message: str, signal: str, number: float) -> None:
+        """Log something about a signal, each message once in a while; `number` is its last value."""
+        now, key = time.monotonic(), (signal, message)
+        if now - self._reported.get(key, -math.inf) >= _QUIET_S:
             self._reported[key] = now
-        return is_news
+            _log.warning(message, signal, self._place, number)
 
     def report_wait(self, signal: str, waited_s: float, slow_s: float, on_slow: OnSlow | None) -> None:
         """Log an append that waited for its encoder, and call `on_slow`; a call that fails is logged too."""
         if waited_s < slow_s:
             return
-        if self._is_news(signal, "wait"):
-            _log.warning(
-                "append to %r of %s waited %.0f ms for its encoder", signal, self._place, waited_s * 1e3
-            )
+        self.report("append to %r of %s waited %.0f ms for its encoder", signal, waited_s * 1e3)
         if on_slow is not None:
             try:
                 on_slow(signal, waited_s)
@@ -202,15 +199,15 @@ class Monitor:
                 _log.exception("on_slow failed for %r", signal)
 
 
-def used_bytes(folder: Path) -> int:
-    """Space that the files below a folder use on the disk, holes not counted."""
+def used_bytes(folder: Path, prefix: str = "") -> int:
+    """Space that files below a folder use on the disk, holes not counted: all, or those of this prefix."""
     total = 0
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
                 if entry.is_dir(follow_symlinks=False):
-                    total += used_bytes(Path(entry.path))
-                else:
+                    total += used_bytes(Path(entry.path), prefix)
+                elif entry.name.startswith(prefix):
                     total += entry.stat(follow_symlinks=False).st_blocks * 512
     except OSError:  # files come and go
         return total

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.arrays import align_up, as_array, dtype_named, dtype_of
 from warpdata.bytekit.io.commit import map_os_errors, remove_temps_of, writable_path
+from warpdata.bytekit.io.files import absolute_path
 from warpdata.bytekit.process.forks import NoPickle, run_in_child
 from warpdata.episodes.record.recorder import check_no_file
 from warpdata.episodes.record.tables import owner
@@ -428,7 +429,7 @@ class WShardStreamWriter(NoPickle):
     ) -> None:
         self._overwrite = overwrite
         self._lock = threading.RLock()
-        self.path = os.path.abspath(path)
+        self.path = str(absolute_path(path))
         self.partial_path = self.path + PARTIAL_SUFFIX
         self.steps = 0
         self._layout = StepLayout.plan(channels, reward_dtype)
@@ -531,7 +532,8 @@ class WShardStreamWriter(NoPickle):
                     runs = [StepRun(journal.records_offset, self.steps)]
                     episode = step_episode(self.partial_path, self._descriptor, runs)
                     compression = self._layout.compression()
-                    save_wshard(episode, self.path, compression, compat=self._descriptor["compat"])
+                    compat = self._descriptor["compat"]
+                    save_wshard(episode, self.path, compression, compat=compat, overwrite=self._overwrite)
                 except WarpError as error:
                     hint = "Everything recorded is kept: make room for it, then run"
                     error.hint = f"{hint} `warp salvage {self.partial_path}`."

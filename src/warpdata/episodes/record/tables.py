@@ -34,6 +34,7 @@ from warpdata.episodes.record.values import (
     order_error,
 )
 from warpdata.episodes.statistics import ClockStatistics, SharedClocks, ValueStatistics
+from warpdata.formats.episodedir.documents import FileSum
 from warpdata.formats.episodedir.layout import SIGNAL_SUFFIX
 from warpdata.formats.episodedir.signal_file import Description, TableWriter, signal_schema, table_bytes
 from warpdata.formats.journal import layout
@@ -139,6 +140,18 @@ class SummedFile(io.RawIOBase):
             os.close(fd)
 
 
+def table_entry(
+    description: Description,
+    clock: ClockStatistics,
+    values: ValueStatistics | dict[str, Any] | None,
+    file: FileSum,
+) -> dict[str, Any]:
+    """The entry in meta.json of a signal in a table; `values` are the statistics, or the JSON of them."""
+    about = values.to_json() if isinstance(values, ValueStatistics) else values
+    statistics = {} if about is None else {"values": about}
+    return {**description.to_json(), **clock.to_json(), **statistics, "file": file.to_json()}
+
+
 class TableFile:
     """The growing parquet file and the statistics of a signal, fed in blocks by one thread.
 
@@ -224,10 +237,8 @@ class TableFile:
     def facts(self) -> dict[str, Any]:
         """The entry of the signal in meta.json, once its file is complete."""
         assert self._file is not None
-        facts = {**self.description.to_json(), **(self._known_clock or self._clock).to_json()}
-        if self._values is not None:
-            facts["values"] = self._values.to_json()
-        return {**facts, "file": {"bytes": self._file.size_bytes, "crc32c": f"{self._file.crc32c:08x}"}}
+        total = FileSum(self._file.size_bytes, self._file.crc32c)
+        return table_entry(self.description, self._known_clock or self._clock, self._values, total)
 
     def commit(self, target: Path) -> dict[str, Any]:
         """Finish the file under its name; returns the entry of the signal in meta.json."""

@@ -22,6 +22,8 @@ Job = Callable[[], None]
 
 STATUS_S = 0.5
 """Period of the status report."""
+VIDEO_S = 1.0
+"""Least period at which encoded frames are synced."""
 
 _LOOK_AGAIN_S = 0.05
 """Several callers may wait for room and one is woken: the others look by themselves."""
@@ -86,6 +88,13 @@ class Durability:
 
     every_record: bool = False
     period_s: float | None = None
+
+    @property
+    def video_period_s(self) -> float:
+        """How often encoded frames are brought to the disk: a sync takes long, and every one writes a page again."""
+        if self.every_record:
+            return 0.0
+        return math.inf if self.period_s is None else max(self.period_s, VIDEO_S)
 
     @classmethod
     def parse(cls, text: str) -> Durability:
@@ -180,23 +189,24 @@ class RecordingThreads:
         self._encoders.close()
 
     def _sync(self) -> None:
-        periods = [
-            period for period in (self._period_s, STATUS_S if self._report else None) if period is not None
-        ]
-        synced = reported = time.monotonic()
-        while not self._ended.wait(min(periods)):
-            now = time.monotonic()
-            if self._period_s is not None and now - synced >= self._period_s * _ALMOST:
-                synced = now
-                for journal in tuple(self._synced):
+        jobs = [] if self._report is None else [(STATUS_S, self._report)]
+        if self._period_s is not None:
+            jobs.append((self._period_s, self._sync_journals))
+        done = dict.fromkeys(jobs, time.monotonic())
+        while not self._ended.wait(min(period_s for period_s, _ in jobs)):
+            for period_s, job in jobs:
+                now = time.monotonic()
+                if now - done[period_s, job] >= period_s * _ALMOST:
+                    done[period_s, job] = now
                     try:
-                        journal.sync()
+                        job()
                     except StoreError as error:
                         self.fail(error)
                         return
-            if self._report is not None and now - reported >= STATUS_S * _ALMOST:
-                reported = now
-                self._report()
+
+    def _sync_journals(self) -> None:
+        for journal in tuple(self._synced):
+            journal.sync()
 
 
 class Workers:

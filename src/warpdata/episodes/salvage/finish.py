@@ -24,10 +24,10 @@ from warpdata.bytekit.io.commit import (
 from warpdata.bytekit.io.files import FileRangeReader, MmapRangeReader
 from warpdata.bytekit.io.ranges import PartRangeReader, RangeFile
 from warpdata.bytekit.process.locks import FileLock, is_locked
-from warpdata.episodes.record.camera import VideoFile, drop_facts
+from warpdata.episodes.record.camera import VideoFile, camera_entry, drop_facts
 from warpdata.episodes.record.recording import last_documents, remove_folder
 from warpdata.episodes.record.status import STATUS_FILE
-from warpdata.episodes.record.tables import TableFile
+from warpdata.episodes.record.tables import TableFile, table_entry
 from warpdata.episodes.salvage.receipt import LossReceipt
 from warpdata.episodes.salvage.unfinished import (
     JournaledRows,
@@ -307,19 +307,10 @@ def _table_that_covers(path: Path, rows: JournaledRows, description: Description
             )
         if not np.array_equal(stamps[steps], times) or not same:
             return None
-    clock = ClockStatistics()
-    clock.add(stamps)
-    made = {**description.to_json(), **clock.to_json()}
-    if not description.is_object:
-        statistics = ValueStatistics(description.shape)
+    statistics = None if description.is_object else ValueStatistics(description.shape)
+    if statistics is not None:
         statistics.add(values)
-        made["values"] = statistics.to_json()
-    return {**made, "file": _file_entry(data)}
-
-
-def _file_entry(data: bytes) -> dict[str, Any]:
-    total = FileSum.of(data)
-    return {"bytes": total.size_bytes, "crc32c": f"{total.crc32c:08x}"}
+    return table_entry(description, ClockStatistics.of(stamps), statistics, FileSum.of(data))
 
 
 def _is_finished(folder: Path) -> bool:
@@ -329,14 +320,14 @@ def _is_finished(folder: Path) -> bool:
         signals = meta.get("signals")
         if not isinstance(signals, dict) or "static_file" not in meta:
             return False
-        read_static(folder, _stated_sum(meta["static_file"]))
+        read_static(folder, FileSum.from_json(meta["static_file"], str(folder)))
         return all(_is_complete(folder, check_name(name), about) for name, about in signals.items())
     except (WarpError, KeyError, TypeError, ValueError):
         return False
 
 
 def _is_complete(folder: Path, name: str, about: dict[str, Any]) -> bool:
-    expected = _stated_sum(about["file"])
+    expected = FileSum.from_json(about["file"], str(folder))
     if about.get("kind") != "image":
         path = signal_file(folder, name)
         expected.check(read_bytes(path, max_bytes=_MAX_FILE_BYTES), str(path))
@@ -346,10 +337,6 @@ def _is_complete(folder: Path, name: str, about: dict[str, Any]) -> bool:
     return video.stat().st_size == index.video_bytes and bool(
         intact_packets(video, marks_of_index(index)).all()
     )
-
-
-def _stated_sum(stated: Any) -> FileSum:
-    return FileSum(int(stated["bytes"]), int(stated["crc32c"], 16))
 
 
 class _CameraSalvage:
@@ -373,7 +360,7 @@ class _CameraSalvage:
         self._options = options
         self._noted = recording.videos.get(stream)
         self._raw = recording.rows(stream)
-        self._dropped = recording.dropped_ts_ns(stream)
+        self._dropped = [ts_ns for ts_ns, _ in recording.dropped.get(stream, ())]
         self._raw_at = {step: at for at, step in enumerate(self._raw.steps.tolist())}
         self._growing = Path(f"{self._base}{suffix_for(str(options.codec))}")
         self._faults: list[Unreadable] = []
@@ -456,7 +443,7 @@ class _CameraSalvage:
             index = read_frame_index(FileRangeReader(frames))
             indexed = marks_of_index(index)
             if self._is_finished(index, indexed) and _agree(marks, indexed):
-                return _finished_camera(frames, index) | drop_facts(self._dropped, index.ts_ns)
+                return camera_entry(index, frames.read_bytes()) | drop_facts(self._dropped, index.ts_ns)
             marks = marks or indexed
         except WarpError as error:
             if not marks and not is_shared:
@@ -591,16 +578,6 @@ def packets_in(video: Path) -> list[containers.PacketPlace]:
             return find(reader.read(0, reader.size), 0)[0]
         except (FormatError, IndexError):
             return []
-
-
-def _finished_camera(frames: Path, index: FrameIndex) -> dict[str, Any]:
-    """The meta.json entry of a camera whose files were complete already."""
-    clock = ClockStatistics()
-    clock.add(index.ts_ns)
-    return {
-        **index.description.to_json(), **clock.to_json(), "video_bytes": index.video_bytes,
-        "codec": index.stream.codec if index.stream else None, "file": _file_entry(frames.read_bytes()),
-    }  # fmt: skip
 
 
 def _agree(marks: Sequence[Mark], indexed: Sequence[Mark]) -> bool:

@@ -28,14 +28,16 @@ from warpdata.episodes.salvage.unfinished import (
 )
 from warpdata.episodes.sources.cameras import VideoSignal, signal_meta
 from warpdata.episodes.sources.disk_episode import DiskEpisode
+from warpdata.episodes.sources.shard_episode import episode_of_shard
 from warpdata.errors import WarpError
 from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.documents import restored_static
 from warpdata.formats.episodedir.frame_index import FrameIndex, index_of_marks
 from warpdata.formats.episodedir.images import suffix_for
 from warpdata.formats.episodedir.signal_file import Description
-from warpdata.formats.journal.layout import ROW_STREAM, SIGNALS_JOURNAL
+from warpdata.formats.journal.layout import ROW_STREAM, SIGNALS_JOURNAL, WORK_SUFFIX
 from warpdata.formats.journal.reader import JournalReader
+from warpdata.formats.wshard.reader import ShardReader
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.memory import ArraySignal, JoinedSignal
 from warpdata.timeline.signal import Signal
@@ -52,7 +54,7 @@ class LiveRecord(NamedTuple):
 
 
 class LiveEpisode:
-    """An episode of a root that is being recorded; each `refresh` reads what was added since the last one.
+    """An episode that is being recorded; each `refresh` reads what was added since the last one.
 
     `episode` has the values acknowledged by then, and of cameras the frames of complete groups of pictures. Iterating
     gives every record from the first one on, until the recording ends. Any thread may use it.
@@ -60,17 +62,19 @@ class LiveEpisode:
 
     def __init__(self, folder: Path) -> None:
         self.path = folder
+        """The directory in which it is recorded: of one file `X.wshard`, the directory beside it."""
+        self._file = folder.with_suffix("") if folder.name.endswith(f".wshard{WORK_SUFFIX}") else None
         self._work = folder / layout.RECORDING_FOLDER
         self._lock = ThreadLock()
         self._parts: dict[Path, _LivePart] = {}
-        self.episode = Episode.of({}, id=folder.name)
+        self.episode = Episode.of({}, id=self.id)
         """The episode as it was at the last refresh."""
         self.refresh()
 
     @property
     def id(self) -> str:
-        """The id that the episode has in its root."""
-        return self.path.name
+        """The id that the episode has in its root, or as a file."""
+        return self.path.name if self._file is None else self._file.stem
 
     @property
     def is_live(self) -> bool:
@@ -88,6 +92,8 @@ class LiveEpisode:
                 self.episode = self._read()
             elif (self.path / layout.META_FILE).exists():
                 self.episode = DiskEpisode(self.path)
+            elif self._file is not None and self._file.exists():
+                self.episode = episode_of_shard(ShardReader.open(str(self._file)))
             return self.episode
 
     def _read(self) -> Episode:
@@ -109,7 +115,7 @@ class LiveEpisode:
             static |= part.static
             meta = {**part.recording.meta, **meta}
         signals = {name: signal for own_name in parts for name, signal in _join(own_name, parts[own_name])}
-        return Episode.of(signals, static, {**meta, "is_unfinished": True}, id=self.path.name)
+        return Episode.of(signals, static, {**meta, "is_unfinished": True}, id=self.id)
 
     def __iter__(self) -> Iterator[LiveRecord]:
         return self.follow()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -74,7 +76,10 @@ class _Joined:
         meta = read_meta(part)
         marked_ns, signals = meta.get("marked_ns", {}), meta.get("signals", {})
         self._parts.append((part, signals))
-        for name, value in _read_static(part).items():
+        static: Mapping[str, Any] = {}
+        with contextlib.suppress(WarpError):
+            static = read_static(part)
+        for name, value in static.items():
             at_ns = int(marked_ns.get(name, 0))
             if at_ns >= self.static.get(name, (0, None))[0]:
                 self.static[name] = (at_ns, value)
@@ -181,10 +186,3 @@ class _Joined:
         static = {name: value for name, (_, value) in self.static.items()}
         reason = "; ".join(reasons) or None
         return last_documents(self.folder, self.meta, static, self.signals, reason, **more)
-
-
-def _read_static(part: Path) -> dict[str, Any]:
-    try:
-        return dict(read_static(part))
-    except WarpError:
-        return {}

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from warpdata.bytekit.io.commit import fsync_folder, link_or_copy, map_os_errors, remove_temps_of
+from warpdata.bytekit.io.commit import check_free, fsync_folder, link_or_copy, map_os_errors, remove_temps_of
 from warpdata.bytekit.io.files import FileRangeReader, MmapRangeReader
 from warpdata.episodes.collection.edits import episode_path
 from warpdata.episodes.collection.local import list_episodes
@@ -30,7 +30,6 @@ from warpdata.episodes.sources.packed import directory_of
 from warpdata.episodes.sources.shard_episode import DIRECTORY_BLOCK, ShardReader, episode_of_shard
 from warpdata.errors import (
     BlobNotFoundError,
-    ConflictError,
     CorruptLayoutError,
     FileFinding,
     JournalInUseError,
@@ -314,14 +313,9 @@ def _from_journal(
         with contextlib.suppress(WarpError):
             if load_wshard(target) == episode:
                 return _let_go(_receipt(source, target, episode, scan))
-    if os.path.exists(target) and not overwrite:
-        raise ConflictError(
-            "another file has the name of this recording", path=target,
-            hint="Move it away, give another output, or pass overwrite=True.",
-        )  # fmt: skip
     compat = "strict" if journal.descriptor.get("compat") == "strict" else "default"
     compression = StepLayout.from_json(journal.descriptor, source).compression()
-    save_wshard(episode, target, compression, compat=compat, progress=progress)
+    save_wshard(episode, target, compression, compat=compat, overwrite=overwrite, progress=progress)
     remove_temps_of(target)  # of a recorder or salvage that was killed as it wrote the file
     return _let_go(_receipt(source, target, episode, scan))
 
@@ -431,7 +425,9 @@ def _from_foreign_file(source: str, target: str, *, overwrite: bool) -> LossRece
     episode = repair_stream(reader)
     if episode is None:
         return _from_blocks(source, target, findings, overwrite=overwrite)
-    aside = _save_over(partial(save_wshard, episode, target), source, target, overwrite=overwrite)
+    aside = _save_over(
+        partial(save_wshard, episode, target, overwrite=True), source, target, overwrite=overwrite
+    )
     why = "blocks were interleaved by a streaming writer; their rows were put in order"
     return LossReceipt.of_steps(source, target, episode, why, kept_aside=aside)
 
@@ -452,7 +448,7 @@ def _from_blocks(
         episode.blocks[DIRECTORY_BLOCK] = directory_of(bytes(episode.blocks[DIRECTORY_BLOCK]), names)
     # What lost its partner has another name now, and is not stored as before.
     compression = {name: how for name, how in intact.compression().items() if name in kept}
-    save = partial(save_wshard, episode, target, compression)
+    save = partial(save_wshard, episode, target, compression, overwrite=True)
     aside = _save_over(save, source, target, overwrite=overwrite)
     dropped = sum(each.size_bytes for each in intact.lost)
     why = f"every block holds, and was rewritten ({findings[0].message})"
@@ -482,9 +478,7 @@ def _save_over(save: Callable[[], object], source: str, target: str, *, overwrit
         save()
         return None
     if not os.path.samefile(source, target):
-        raise ConflictError(
-            "the output exists already", path=target, hint="Give another output, or pass overwrite=True."
-        )
+        check_free(target)
     # A second name: the first one always has a whole file, the old one or the new.
     aside = free_name(Path(target), ".bak")
     link_or_copy(target, aside)
@@ -510,9 +504,7 @@ def _from_foreign_partial(
             path=source,
             hint="Pass channels=[{'id', 'dtype', 'shape', 'lane'}, …] as they were given to that program.",
         )
-    if os.path.exists(target) and not overwrite:
-        raise ConflictError("another file has the name of this recording", path=target)
     episode, dropped = repair_partial(MmapRangeReader(source), Path(target).stem, channels, flush_interval)
-    save_wshard(episode, target)
+    save_wshard(episode, target, overwrite=overwrite)
     why = "steps after the last complete flush were never written" if dropped else "ends at a complete flush"
     return LossReceipt.of_steps(source, target, episode, why, bytes_dropped=dropped)

@@ -111,10 +111,6 @@ class UnfinishedRecording:
     def _gone(self, stream: int) -> list[int]:
         return [step for _, step in self.dropped.get(stream, ()) if step is not None]
 
-    def dropped_ts_ns(self, stream: int) -> list[int]:
-        """Times of the frames of a camera that its policy dropped."""
-        return [ts_ns for ts_ns, _ in self.dropped.get(stream, ())]
-
     def marks(self, stream: int) -> list[layout.FrameMark | None]:
         """The frames of a camera that are in its video file; None where a mark is damaged."""
         return read_marks(str(self.work / f"{stream}.marks"))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import math
-import mmap
 import os
 import threading
 import time
@@ -24,6 +22,7 @@ from warpdata.bytekit.arrays import dtype_named, dtype_of, read_only
 from warpdata.bytekit.io.files import FileRangeReader
 from warpdata.bytekit.io.ranges import FolderReader, RangeReader, open_buffered
 from warpdata.bytekit.lazy import cached_property
+from warpdata.bytekit.memory import RecycledArrays
 from warpdata.bytekit.process import system
 from warpdata.bytekit.process.forks import Reopens, run_in_child
 from warpdata.errors import CorruptLayoutError, TruncatedError
@@ -34,13 +33,19 @@ from warpdata.formats.episodedir.frame_index import (
     locate_frames,
     plan_of,
     read_frame_index,
-    sum_frames,
 )
-from warpdata.formats.episodedir.images import FrameShape, Stream
-from warpdata.formats.episodedir.pictures import Still, decode_stills, still_of
+from warpdata.formats.episodedir.images import Stream
+from warpdata.formats.episodedir.pictures import (
+    EncodedPicture,
+    PictureDecoder,
+    Still,
+    check_same,
+    decode_stills,
+    still_of,
+)
 from warpdata.formats.episodedir.scaling import ImageView
 from warpdata.formats.episodedir.signal_file import Description, Summary
-from warpdata.formats.episodedir.video import DecodedPicture, list_packets
+from warpdata.formats.episodedir.video import Picture, keep_picture, list_packets
 from warpdata.formats.journal.reader import check_not_unfinished
 from warpdata.timeline.meta import OBJECT, Role, RowType, SignalMeta, as_kind, as_role, guess_role
 from warpdata.timeline.signal import ClockedSignal
@@ -48,35 +53,27 @@ from warpdata.timeline.signal import ClockedSignal
 Int64s = NDArray[np.int64]
 
 MOST_OPEN = min(128, max(2, system.allowed_descriptors() // 8))
-"""Decoders, and files, that may stay open unused: as many as a shuffle has blocks of images in play.
+"""Videos that may stay open unused: as many as a shuffle has blocks of images in play.
 
 Fewer where the system allows few descriptors: other files, caches and connections need theirs.
 """
-ALWAYS_OPEN = 8
-DECODER_BYTES = 160 << 20
-"""Memory of the decoders that stay open beyond the first `ALWAYS_OPEN`."""
-_MAPPED_BYTES = 64 << 10
 
 
 class ImageRequest(NamedTuple):
-    """Records of a camera, ascending, and the view of them that is wanted; None is the whole image."""
+    """Records of a camera, the view of them that is wanted (None is the whole image), and where they go."""
 
     records: Int64s
     view: ImageView | None
-    as_decoded: bool = False
-    """Pictures of a video as `DecodedPicture`; others are arrays all the same."""
+    out: NDArray[Any] | list[Picture]
+    """Images, or a list that gets the pictures to write them from later; only of whole images of an encoded camera."""
+    arrays: RecycledArrays = RecycledArrays()
+    """Memory for such pictures."""
 
 
-def empty_images(meta: SignalMeta, request: ImageRequest) -> NDArray[Any]:
-    """An array for the images of a request."""
-    view, size = request.view, meta.shape[:2]
-    size = size if view is None else (view.height, view.width)
-    shape = (len(request.records), *size, *meta.shape[2:])
-    count = math.prod(shape)
-    if count * meta.dtype.itemsize < _MAPPED_BYTES:
-        return np.empty(shape, meta.dtype)
-    # Kept frames live beside short-lived buffers of decoders: on the heap they would leave holes that grow.
-    return np.frombuffer(mmap.mmap(-1, count * meta.dtype.itemsize), meta.dtype, count).reshape(shape)
+def empty_images(meta: SignalMeta, records: Int64s, view: ImageView | None) -> NDArray[Any]:
+    """An array for a view of images of a signal."""
+    size = meta.shape[:2] if view is None else (view.height, view.width)
+    return np.empty((len(records), *size, *meta.shape[2:]), meta.dtype)
 
 
 @dataclass(slots=True)
@@ -86,7 +83,7 @@ class _Entry:
 
 
 class OpenCameras:
-    """Decoders by camera; one that was closed to make room is opened again when its camera is used again."""
+    """Videos by camera; one that was closed to make room is opened again when its camera is used again."""
 
     def __init__(self, most_open: int = MOST_OPEN) -> None:
         self.most_open = most_open
@@ -95,7 +92,7 @@ class OpenCameras:
         run_in_child(self.in_child)
 
     def in_child(self) -> None:
-        """Start with no decoder: those of the parent belong to it."""
+        """Start with no video: those of the parent belong to it."""
         self._lock = threading.Lock()
         self._open: OrderedDict[int, _Entry] = OrderedDict()
         self._gone: deque[int] = deque()
@@ -110,7 +107,7 @@ class OpenCameras:
 
     @contextlib.contextmanager
     def use(self, key: int, open_reader: Callable[[], FrameReader]) -> Iterator[FrameReader]:
-        """The decoder of a camera, which stays open at least for as long as the block runs."""
+        """The video of a camera, which stays open at least for as long as the block runs."""
         with self._lock:
             entry = self._take(key)
         if entry is None:
@@ -144,15 +141,13 @@ class OpenCameras:
         """Take out what is to be closed: cameras that are gone, then those unused for longest."""
         gone = [self._open.pop(key, None) for key in [self._gone.popleft() for _ in range(len(self._gone))]]
         closing = [entry.reader for entry in gone if entry is not None]
-        largest = max((entry.reader.decoder_bytes for entry in self._open.values()), default=1)
-        room = min(self.most_open, max(ALWAYS_OPEN, DECODER_BYTES // largest))  # fewer of large pictures
         idle = [key for key, entry in self._open.items() if not entry.users]
-        closing += [self._open.pop(key).reader for key in idle[: max(0, len(self._open) - room)]]
+        closing += [self._open.pop(key).reader for key in idle[: max(0, len(self._open) - self.most_open)]]
         return closing
 
 
 CAMERAS = OpenCameras()
-"""The decoders of this process."""
+"""The videos of this process."""
 
 
 def signal_meta(description: Description, name: str) -> SignalMeta:
@@ -269,20 +264,13 @@ class VideoSignal(StoredSignal):
         return self._index
 
     @cached_property
-    def _located(self) -> FrameIndex:
+    def located_index(self) -> FrameIndex:
         """The index with the place of every frame, also of another writer's video."""
         index = self.frame_index()
         if index.stream is not None:
             return index
         with contextlib.closing(self.video_bytes()) as reader:
             return locate_frames(index, reader)
-
-    def complete_index(self) -> FrameIndex:
-        """The index with the place and checksum of every frame, also of another writer's video."""
-        if self._located.crc32c is not None or not len(self._located.ts_ns):
-            return self._located
-        with contextlib.closing(self.video_bytes()) as reader:
-            return sum_frames(self._located, reader)
 
     def count_frames(self) -> tuple[int, int]:
         """The number of rows of the index and of frames in the video."""
@@ -327,26 +315,16 @@ class VideoSignal(StoredSignal):
         with self._decoder() as reader:
             return read_only(reader.frames(self.frame_numbers(indices)))
 
-    def read_images(self, requests: Sequence[ImageRequest], timings: MutableMapping[str, float]) -> list[Any]:
-        """Images of records, each group of pictures decoded once for all requests."""
-        outs: list[Any] = [
-            [None] * len(request.records) if request.as_decoded else empty_images(self.meta, request)
-            for request in requests
-        ]
-        places = [
-            (number, row) for number, request in enumerate(requests) for row in range(len(request.records))
-        ]
-        shape = FrameShape.of_values(self.meta.shape, self.meta.dtype)
+    def read_images(self, requests: Sequence[ImageRequest], timings: MutableMapping[str, float]) -> None:
+        """Write images of records, each group of pictures decoded once for all requests."""
+        places = [(request, row) for request in requests for row in range(len(request.records))]
 
-        def use(place: int, picture: Any) -> None:
-            number, row = places[place]
-            if requests[number].as_decoded and not isinstance(picture, bytes):
-                outs[number][row] = DecodedPicture(picture, shape)
-            elif requests[number].as_decoded:
-                outs[number][row] = np.empty(self.meta.shape, self.meta.dtype)
-                reader.pixels(picture, outs[number][row])
+        def use(place: int, picture: Picture) -> None:
+            request, row = places[place]
+            if isinstance(request.out, list):
+                request.out[row] = keep_picture(picture, request.arrays)
             else:
-                reader.pixels(picture, outs[number][row], requests[number].view)
+                picture.write(request.out[row], request.view)
 
         began = time.perf_counter()
         with self._decoder() as reader:
@@ -354,7 +332,6 @@ class VideoSignal(StoredSignal):
             pixels_s = reader.visit(numbers, use)
         timings["scale"] += pixels_s
         timings["decode"] += time.perf_counter() - began - pixels_s
-        return outs
 
     def _bring(self, indices: Int64s) -> None:
         if self._is_far() and len(indices):
@@ -369,7 +346,7 @@ class VideoSignal(StoredSignal):
         return CAMERAS.use(self._key, self._open)
 
     def _open(self) -> FrameReader:
-        index = self._located
+        index = self.located_index
         assert index.stream is not None
         assert index.shape is not None
         reader = self.video_bytes()
@@ -416,12 +393,24 @@ class StillsSignal(ClockedSignal):
     def _values_at(self, indices: Int64s) -> NDArray[Any]:
         return read_only(self._decode(indices.tolist()))
 
-    def read_images(self, requests: Sequence[ImageRequest], timings: MutableMapping[str, float]) -> list[Any]:
-        """Images of records."""
+    def read_images(self, requests: Sequence[ImageRequest], timings: MutableMapping[str, float]) -> None:
+        """Write images of records."""
         began = time.perf_counter()
-        outs: list[Any] = [self._decode(request.records.tolist(), request.view) for request in requests]
+        for request in requests:
+            rows = request.records.tolist()
+            if isinstance(request.out, list):
+                decoder = PictureDecoder(self.still.codec, self.still.shape)
+                request.out[:] = [EncodedPicture(decoder, data) for data in self._checked(rows)]
+            else:
+                request.out[:] = self._decode(rows, request.view)
         timings["decode"] += time.perf_counter() - began
-        return outs
+
+    def _checked(self, rows: Sequence[int]) -> list[bytes]:
+        """Pictures of the kind of the first one."""
+        pictures = self.pictures(rows)
+        for row, data in zip(rows, pictures, strict=True):
+            check_same(data, self.still, f"{self.place} ({self.name!r}) (picture {row})")
+        return pictures
 
     def _decode(self, rows: Sequence[int], view: ImageView | None = None) -> NDArray[Any]:
         return decode_stills(self.pictures(rows), self.still, f"{self.place} ({self.name!r})", rows, view)

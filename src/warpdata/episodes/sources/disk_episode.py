@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.arrays import read_only
+from warpdata.bytekit.io.files import check_path
 from warpdata.bytekit.io.ranges import FolderReader, RangeReader
 from warpdata.bytekit.lazy import cached_property
 from warpdata.bytekit.process.forks import Reopens
@@ -232,7 +233,7 @@ def check_finished(folder: Folder) -> None:
             raise JournalInUseError(unfinished, path=folder.name, hint="Salvage it where it was recorded.")
         return
     try:
-        names = set(os.listdir(folder))
+        names = set(os.listdir(check_path(folder)))
     except (FileNotFoundError, NotADirectoryError):
         raise BlobNotFoundError("no such episode directory", path=folder) from None
     except OSError as error:

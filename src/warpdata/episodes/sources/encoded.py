@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.checksum import RunningXxh3128, crc32c
+from warpdata.bytekit.io.commit import map_os_errors
 from warpdata.bytekit.io.ranges import BytesRangeReader, JoinedRangeReader, RangeReader
 from warpdata.episodes.sources.cameras import StillsSignal, VideoSignal
 from warpdata.episodes.sources.file_video import FileVideo
@@ -25,7 +27,9 @@ from warpdata.timeline.memory import JoinedSignal
 from warpdata.timeline.signal import Signal, SignalView
 
 _STILLS = 32
+_CHANGED = "an encoded frame was changed after it was written"
 _READ_BYTES = 4 << 20
+_COPY_BYTES = 1 << 18  # stays in the cache of a core between reading, writing and summing
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +51,39 @@ class EncodedPart:
 
 @dataclass(frozen=True, slots=True)
 class EncodedCamera:
-    """A camera as bytes: its video, and the index of its frames."""
+    """A camera as bytes: its video, and the index of its frames, without checksums if another program wrote it."""
 
     suffix: str
     video: RangeReader
     index: FrameIndex
+
+    def copy_to(self, path: Path) -> tuple[FrameIndex, int, str]:
+        """Copy the video into a new file; the index with all checksums, and size and xxh3-128 of the encoded frames.
+
+        One pass over the bytes. A frame that has not the checksum of its index is an error.
+        """
+        index, at, digest = self.index, 0, RunningXxh3128()
+        assert index.offset is not None
+        assert index.size is not None
+        starts, stops = index.offset.tolist(), (index.offset + index.size).tolist()
+        order = np.argsort(index.offset, kind="stable")
+        cuts = np.flatnonzero(np.diff(index.offset[order] // _COPY_BYTES)) + 1
+        sums = np.empty(len(order), np.uint32)
+        with map_os_errors(path), open(path, "xb", buffering=0) as out:
+            for numbers in np.split(order, cuts):
+                block = self.video.read(at, stops[numbers[-1]])
+                out.write(block)
+                for number in numbers.tolist():
+                    frame = block[starts[number] - at : stops[number] - at]
+                    sums[number] = crc32c(frame)
+                    digest.update(frame)
+                at = stops[numbers[-1]]
+            for start in range(at, self.video.size, _COPY_BYTES):
+                out.write(self.video.read(start, min(start + _COPY_BYTES, self.video.size)))
+        self.video.close()
+        if index.crc32c is not None and (sums != index.crc32c).any():
+            raise CorruptLayoutError(_CHANGED, path=self.video.name)
+        return replace(index, crc32c=sums), int(index.size.sum()), digest.digest().hex()
 
 
 class EncodedFrame(NamedTuple):
@@ -143,9 +175,7 @@ class _PartFrames:
             ranges = [(int(self.offset[n]), int(self.offset[n] + self.size[n])) for n in numbers]
             for number, view in zip(numbers.tolist(), reader.read_many(ranges), strict=True):
                 if self.crc32c is not None and crc32c(view) != self.crc32c[number]:
-                    raise CorruptLayoutError(
-                        "an encoded frame was changed after it was written", path=video.path
-                    )
+                    raise CorruptLayoutError(_CHANGED, path=video.path)
                 yield bytes(view)
         reader.close()
 
@@ -192,12 +222,6 @@ class EncodedRun:
         return size, digest.digest().hex()
 
 
-def encoded_frames(signal: Signal) -> Iterator[EncodedFrame] | None:
-    """The encoded frames of a camera in decoding order, as they are; None where it is not encoded."""
-    run = encoded_run(signal)
-    return None if run is None else run.frames()
-
-
 def encoded_run(signal: Signal) -> EncodedRun | None:
     """The encoded frames behind a camera, however it is cut, moved or joined; None where it is not encoded.
 
@@ -214,8 +238,7 @@ def encoded_run(signal: Signal) -> EncodedRun | None:
             yes, no_place = np.ones(count, np.bool_), np.empty(0, np.int64)
             frames.append(_PartFrames(part, times, yes, yes, np.arange(count), no_place, no_place, None))
         else:
-            index = part.video.frame_index()
-            index = part.video.complete_index() if index.offset is None else index
+            index = part.video.located_index
             assert index.stream is not None
             assert index.shape is not None
             streams.append((index.stream, index.shape))
@@ -247,10 +270,8 @@ def _video_frames(part: EncodedPart, index: FrameIndex) -> _PartFrames:
     order = np.argsort(index.offset[low:high], kind="stable")
     first, last = index.offset[low:high][order[[0, -1]]]
     if int(((index.offset >= first) & (index.offset <= last)).sum()) != len(order):
-        low, high = (
-            0,
-            len(index.offset),
-        )  # packets of other groups are between them: the whole video is copied
+        # Packets of other groups are between them: the whole video is copied.
+        low, high = 0, len(index.offset)
         order = np.argsort(index.offset, kind="stable")
     shown = np.zeros(high - low, np.bool_)
     shown[numbers - low] = True
@@ -278,8 +299,8 @@ def encoded_camera(name: str, signal: Signal) -> EncodedCamera | None:
     lead = parts[0].video
     if len(parts) == 1 and parts[0].is_whole_video:
         assert isinstance(lead, VideoSignal)
-        index = lead.complete_index()
-        if lead.frame_index().crc32c is None:  # of another writer
+        index = lead.located_index
+        if index.crc32c is None:  # of another writer
             index = _described(index, lead, index.fps)
         return EncodedCamera(lead.suffix, lead.video_bytes(), index)
     run = encoded_run(signal)
@@ -310,13 +331,13 @@ def _described(index: FrameIndex, video: VideoSignal | StillsSignal, fps: float 
     """The index with rate and role of the camera."""
     meta = video.meta
     about = replace(index.description, role=meta.role, of=meta.of, model=meta.model, clock=meta.clock)
-    return replace(index, fps=_rate_of(index.shown_ts_ns) if fps is None else fps, description=about)
+    if fps is None:
+        fps = _rate_of(index.shown_ts_ns)
+    return replace(index, fps=fps, description=about)
 
 
 def _rate_of(times: NDArray[np.int64]) -> float:
-    clock = ClockStatistics()
-    clock.add(times)
-    return clock.rate_hz(DEFAULT_TICK_HZ)
+    return ClockStatistics.of(times).rate_hz(DEFAULT_TICK_HZ)
 
 
 class PacketReader:

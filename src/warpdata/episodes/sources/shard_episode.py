@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,7 @@ from warpdata.formats.wshard.chunks import (
     validate_chunk_continuity,
 )
 from warpdata.formats.wshard.episode import WShardEpisode, load_wshard
-from warpdata.formats.wshard.layout import ROLE_CHUNK_LIST
+from warpdata.formats.wshard.layout import DONE, REWARD, ROLE_CHUNK_LIST, TRUNCATED
 from warpdata.formats.wshard.reader import ShardReader
 from warpdata.formats.wshard.residual import is_sign_bits
 from warpdata.formats.wshard.rows import ArrayRows, BlockRows, ChannelRows, is_text
@@ -160,6 +160,8 @@ class BlockSignal(Reopens, ClockedSignal):
 
     def _read(self, start: int, stop: int) -> NDArray[Any]:
         """The values of records [start, stop)."""
+        if len(self.parts) == 1:
+            return self.parts[0].rows(start, stop)
         pieces = [
             part.rows(max(start - first, 0), min(stop - first, part.length))
             for part, first in zip(self.parts, self._starts, strict=False)
@@ -167,13 +169,12 @@ class BlockSignal(Reopens, ClockedSignal):
         ]
         if not pieces:
             return np.empty((0, *self._meta.shape), self._meta.dtype)
-        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+        return np.concatenate(pieces)
 
     def _values_in(self, rows: range) -> NDArray[Any]:
-        if not len(rows):
-            return self._read(0, 0)
-        run = self._read(min(rows[0], rows[-1]), max(rows[0], rows[-1]) + 1)
-        return read_only(run[:: rows.step] if rows.step > 0 else run[::-1][:: -rows.step])
+        if rows.step != 1:
+            return super()._values_in(rows)
+        return read_only(self._read(rows.start, rows.stop))
 
     def _values_at(self, indices: NDArray[np.int64]) -> NDArray[Any]:
         if not len(indices):
@@ -195,6 +196,12 @@ class BlockSignal(Reopens, ClockedSignal):
         block = self._block()
         values = None if block is None else block.rows_kept(indices)
         return self._values_at(indices) if values is None else values
+
+    def _read_runs(self, starts: NDArray[np.int64], out: NDArray[Any], places: NDArray[np.int64]) -> bool:
+        block = self._block()
+        if block is not None:
+            block.read_windows(starts, out, places)
+        return block is not None
 
     def _in_memory(self) -> MappedRows | None:
         block = self._block()
@@ -229,8 +236,8 @@ class ShardSource(Reopens, EpisodeSource):
         self._size_bytes = size_bytes
         self.chunks = chunks
         # Without this object in them: a cycle would keep the file open until the next garbage collection.
-        channels = _NamedChannels(tensors)
-        self._signals = LazySignals(channels, partial(_open_signal, tensors, channels, chunks))
+        blocks = _ChannelNames(tensors)
+        self._signals = LazySignals(blocks, partial(_open_signal, tensors, blocks, chunks))
         if chunks is not None:
             self.reopen_by(ShardSource.of_chunks, chunks)
 
@@ -285,15 +292,12 @@ class ShardSource(Reopens, EpisodeSource):
         return sum(file.stat().st_size if isinstance(file, Path) else file.size for file in files)
 
 
-class _NamedChannel(NamedTuple):
-    channel: Channel
-    role: SignalRole
-
-
 def _open_signal(
-    tensors: WShardEpisode, channels: _NamedChannels, chunks: ChunkList | None, name: str
+    tensors: WShardEpisode, blocks: _ChannelNames, chunks: ChunkList | None, name: str
 ) -> Signal:
-    channel, role = channels()[name]
+    block = blocks()[name]
+    channel = tensors.channel(block)
+    role = SignalRole("observation") if block.startswith("signal/") else _role_of(_FLAGS.get(block, block))
     times = partial(_channel_times, tensors, channel)
     signal = BlockSignal(name, _channel_meta(channel, role), [channel.row_source], times)
     if chunks is not None:
@@ -301,44 +305,44 @@ def _open_signal(
     return signal
 
 
-_role_of = lru_cache(maxsize=4096)(guess_role)
-"""The files of a set have the same names."""
-_FLAGS = {"reward": "rewards", "terminated": "terminations", "truncated": "truncations"}
+@lru_cache(maxsize=4096)
+def _role_of(block: str) -> SignalRole:
+    """The files of a set have the same names."""
+    return guess_role(block, "vector")
 
 
-class _NamedChannels:
-    """The channels of an episode by name, found once when they are needed.
+_PLAIN = ("signal", "action")
+_FLAGS = {REWARD: "reward", DONE: "terminated", TRUNCATED: "truncated"}
+
+
+class _ChannelNames:
+    """The blocks of the channels of an episode by name, found once when they are needed.
 
     A channel goes by its id; by its block where an id stands in two lanes, and for what models made.
     """
 
     def __init__(self, tensors: WShardEpisode) -> None:
         self._tensors = tensors
-        self._named: dict[str, _NamedChannel] | None = None
+        self._blocks: dict[str, str] | None = None
 
-    def __call__(self) -> dict[str, _NamedChannel]:
-        if self._named is None:
-            self._named = self._find()
-        return self._named
+    def __call__(self) -> dict[str, str]:
+        if self._blocks is None:
+            self._blocks = self._find()
+        return self._blocks
 
-    def _find(self) -> dict[str, _NamedChannel]:
-        tensors = self._tensors
-        flags = {
-            name: _NamedChannel(flag, _role_of(name, "scalar"))
-            for name, field in _FLAGS.items()
-            if (flag := getattr(tensors, field)) is not None
-        }
-        channels: dict[str, _NamedChannel] = {}
+    def _find(self) -> dict[str, str]:
+        tensors, blocks = self._tensors, dict[str, str]()
+        flags = {_FLAGS[block]: block for block, _ in tensors.flags()}
         for block, channel in tensors.lanes():
             lane, _, rest = block.partition("/")
+            rows = channel.row_source
             # Bits packed over several steps have no time of their own.
-            is_bits = lane == "residual" and is_sign_bits(rest, channel.row_source.spec)
-            if is_bits or (channel.clock_source is None and channel.length != tensors.length):
+            if lane == "residual" and is_sign_bits(rest, rows.spec):
                 continue
-            role = SignalRole("observation") if lane == "signal" else _role_of(block, "vector")
-            is_plain = lane in ("signal", "action") and rest not in channels and rest not in flags
-            channels[rest if is_plain else block] = _NamedChannel(channel, role)
-        return channels | flags
+            if rows.length == tensors.length or channel.clock_source is not None:
+                is_plain = lane in _PLAIN and rest not in blocks and rest not in flags
+                blocks[rest if is_plain else block] = block
+        return blocks | flags
 
 
 def _channel_meta(channel: Channel, role: SignalRole) -> SignalMeta:
