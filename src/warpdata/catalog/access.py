@@ -45,7 +45,7 @@ from warpdata.stores.address import (
 )
 from warpdata.stores.awskeys import AwsProfile
 from warpdata.stores.blobs import BlobAddress, BlobReader, LocalBlobReader
-from warpdata.stores.blobstore import BlobStore, PageSums
+from warpdata.stores.blobstore import BlobStore, PageSums, check_key
 from warpdata.stores.local import STAGING, LocalStore
 from warpdata.stores.pagecache import PageCache
 from warpdata.stores.prefetch import WholeBlobFetcher
@@ -186,7 +186,7 @@ class AccessOptions:
 
 
 class AccessKeywords(TypedDict, total=False):
-    """The fields of AccessOptions that `wd.dataset` takes as keyword arguments; None means no change."""
+    """Fields of AccessOptions as keyword arguments; None means no change."""
 
     cache_dir: str | os.PathLike[str] | None
     cache_bytes: str | int | None
@@ -212,6 +212,9 @@ def _absolute(address: str | os.PathLike[str]) -> str:
     return address if "://" in address else os.path.abspath(os.path.expanduser(address))
 
 
+_FROM_SETTINGS = AccessOptions.__dataclass_fields__.keys() & Settings.__dataclass_fields__.keys()
+
+
 def access_options(settings: Settings, **changes: object) -> AccessOptions:
     """The settings of the environment with the caller's changes; None means no change."""
     store = StoreOptions(
@@ -222,20 +225,10 @@ def access_options(settings: Settings, **changes: object) -> AccessOptions:
         find_sas=azure_sas,
         proxies=Proxies(settings.proxies, settings.no_proxy),
     )
-    names = (
-        "catalogs",
-        "mode",
-        "cache_dir",
-        "cache_bytes",
-        "prefetch",
-        "verify",
-        "trusted_keys",
-        "accept_rollback",
-    )
-    values: dict[str, Any] = {name: getattr(settings, name) for name in names} | {"store": store}
+    values: dict[str, Any] = {name: getattr(settings, name) for name in _FROM_SETTINGS}
     # An unknown name is passed on to where it is refused, also with None.
     changed = {n: value for n, value in changes.items() if value is not None or not hasattr(AccessOptions, n)}
-    return AccessOptions(**(values | changed))
+    return AccessOptions(**{"store": store, **values, **changed})
 
 
 def catalog_tuple(catalog: str | os.PathLike[str] | Sequence[str] | None) -> tuple[str, ...] | None:
@@ -365,7 +358,7 @@ class Access:
 
     def bring_whole(self, readers: Iterable[BlobReader]) -> None:
         """In hybrid mode, fetch the rest of these blobs into the cache in the background."""
-        if self._whole_blobs is not None:
+        if self._whole_blobs is not None and self.reads_ahead:
             self._whole_blobs.request(readers)
 
     def place(self, catalog: Catalog, blob: BlobRef) -> tuple[BlobStore | None, str]:
@@ -373,7 +366,11 @@ class Access:
         if not blob.is_elsewhere:
             return catalog.store, blob.key
         assert blob.uri is not None
-        folder, _, key = blob.uri.rpartition("/")
+        folder, _, name = blob.uri.rpartition("/")
+        try:
+            key = check_key(urllib.parse.unquote(name))
+        except ValueError as error:
+            raise ManifestCorruptedError(f"invalid uri in a manifest: {error}", path=blob.uri) from None
         own = address_in_catalog(catalog.given, folder)
         if own is None and not self.options.allow_foreign_uris:
             hint = "Pass allow_foreign_uris=True if you trust the publisher of this dataset."
@@ -384,7 +381,7 @@ class Access:
         address = own or folder
         if address not in self._foreign:
             self._foreign[address] = self.store_of(address, follow_redirects=own is None)
-        return self._foreign[address], urllib.parse.unquote(key)
+        return self._foreign[address], key
 
     def close(self) -> None:
         """Close stores, readers and the cache."""

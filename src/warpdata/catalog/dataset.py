@@ -5,10 +5,8 @@ from __future__ import annotations
 import functools
 import json
 import operator
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from warpdata.bytekit.io.ranges import RangeReader
@@ -29,6 +27,7 @@ from warpdata.catalog.read.artifacts import Artifact
 from warpdata.catalog.read.episodes import (
     EPISODES_TABLE,
     Lane,
+    LanePlace,
     LaneReport,
     LaneStatus,
     PublishedSource,
@@ -61,25 +60,16 @@ from warpdata.errors import (
     require_kind,
     require_word,
 )
-from warpdata.formats.manifest.model import (
-    CORPUS_KIND,
-    EPISODE_KIND,
-    LANE_KIND,
-    VECTOR_KIND,
-    BlobRef,
-    Manifest,
-    TablePart,
-    parts_of,
-)
-from warpdata.ordering.epochs import checked_integer
+from warpdata.formats.manifest import model
 from warpdata.settings import Settings
 from warpdata.sql.engine import SqlResult, run_sql
 from warpdata.stores.pagecache import PageCache
-from warpdata.stores.reliable import Budget, Listener, Spent
+from warpdata.stores.reliable import Listener, Spent
 from warpdata.timeline.cards import html_table, text, titled
 
 if TYPE_CHECKING:
     from warpdata.catalog.build.episodes import LaneMade
+    from warpdata.catalog.publish.publish import VersionKeywords
     from warpdata.sql.arrow_source import ArrowSource
     from warpdata.timeline.episode import Episode
 
@@ -136,16 +126,17 @@ class Dataset:
         for value, kind in ((name, DatasetName), (resolved, Resolved), (access, Access), (streams, Streams)):
             require_kind("Dataset", value, kind, f"made by wd.dataset, of a {kind.__name__}")
         self.name = name
-        self.manifest: Manifest = resolved.manifest
+        self.manifest: model.Manifest = resolved.manifest
         self.catalog: Catalog = resolved.catalog
         self.is_remembered = resolved.is_remembered
         self.signature = resolved.signature
         """The signer of the version, if the signature was checked."""
         self.access = access
-        self._streams = streams
+        self.streams = streams
         self._files = {n: TableFiles(self, n, part) for n, part in self.manifest.tables.items()}
         self._types: dict[str, RefType] = {}
         self._sources: dict[str, PublishedSource] = {}
+        self._episodes: Episodes | None = None
         self._is_closed = False
 
     @cached_property
@@ -183,7 +174,12 @@ class Dataset:
     def table(self, name: str = "main") -> Table:
         """A table by name; nothing is read."""
         self._check_open()
-        return Table(self, name, self._part("table", self._files, name))
+        return Table(self, name)
+
+    def files_of(self, name: str) -> TableFiles:
+        """The files of a table, shared by its views."""
+        files: TableFiles = self._part("table", self._files, name)
+        return files
 
     def artifact(self, name: str) -> Artifact:
         """An artifact by name; nothing is read."""
@@ -208,15 +204,12 @@ class Dataset:
     def episodes(self) -> Episodes:
         """All published episodes, each opened on first use; `where` queries the table `episodes`."""
         self._check_open()
-        return self._all_episodes
-
-    @cached_property
-    def _all_episodes(self) -> Episodes:
-        """The ids of the episodes of a version are read once."""
-        sources = self.episode_sources()
-        if not sources:
-            one_of_kind(self._artifacts, EPISODE_KIND, None)  # raises, with the kinds there are
-        return functools.reduce(operator.add, [Episodes(source) for source in sources.values()])
+        if self._episodes is None:
+            sources = self.episode_sources()
+            if not sources:
+                one_of_kind(self._artifacts, model.EPISODE_KIND, None)  # raises, with the kinds there are
+            self._episodes = functools.reduce(operator.add, map(Episodes, sources.values()))
+        return self._episodes
 
     def episodes_of(self, artifact: str) -> Episodes:
         """The published episodes of one artifact."""
@@ -224,34 +217,26 @@ class Dataset:
 
     def episode_sources(self) -> dict[str, PublishedSource]:
         """The sources of all artifacts of episodes, by name."""
-        names = [name for name, part in self.manifest.artifacts.items() if part.kind == EPISODE_KIND]
+        names = [name for name, part in self.manifest.artifacts.items() if part.kind == model.EPISODE_KIND]
         return {name: self.episodes_source(name) for name in names}
 
     def episodes_source(self, artifact: str) -> PublishedSource:
         """The source of the episodes of an artifact."""
         if artifact not in self._sources:
-            shards = one_of_kind(self._artifacts, EPISODE_KIND, artifact)
-            has_table = EPISODES_TABLE in self.tables and {"id", "artifact", "blob"} <= set(
-                self.table(EPISODES_TABLE).schema().names
-            )
+            shards = one_of_kind(self._artifacts, model.EPISODE_KIND, artifact)
+            table = self.table(EPISODES_TABLE) if EPISODES_TABLE in self.tables else None
+            if table is not None and not {"id", "artifact", "blob"} <= set(table.schema().names):
+                table = None
             imported = self.manifest.metadata.get("source_metadata")
-            self._sources[artifact] = PublishedSource(
-                shards,
-                self._episode_facts if has_table else None,
-                self.recipe,
-                imported if isinstance(imported, dict) else None,
-                list(self.lanes.values()),
-            )
+            imported = imported if isinstance(imported, dict) else None
+            lanes = list(self.lanes.values())
+            self._sources[artifact] = PublishedSource(shards, table, self.recipe, imported, lanes)
         return self._sources[artifact]
-
-    def _episode_facts(self, columns: Sequence[str] | None) -> Any:
-        table = self.table(EPISODES_TABLE)
-        return (table if columns is None else table.select(columns)).rows_together()
 
     @cached_property
     def lanes(self) -> dict[str, Lane]:
         """The prediction lanes by name; nothing is read."""
-        lanes = [Lane(artifact) for artifact in self._artifacts.values() if artifact.kind == LANE_KIND]
+        lanes = [Lane(artifact) for artifact in self._artifacts.values() if artifact.kind == model.LANE_KIND]
         return {lane.name: lane for lane in lanes}
 
     def add_lane(
@@ -261,13 +246,10 @@ class Dataset:
         *,
         of: str | Sequence[str],
         revision: str | None = None,
-        message: str = "",
-        tags: Sequence[str] = (),
-        sign_key: str | os.PathLike[str] | None = None,
-        retries: int = 20,
         jobs: int = 1,
         ray: str | bool | None = None,
         progress: Progress | None = None,
+        **version: Unpack[VersionKeywords],
     ) -> LaneMade:
         """Compute predictions over all episodes and publish them beside these, as a part of a new version.
 
@@ -276,32 +258,29 @@ class Dataset:
         predictions while `revision` is the same: by default it is a hash of the code of the function, so give one if
         weights come from elsewhere. A run that was stopped is resumed. `jobs` processes compute; `ray` (True, or the
         address of a cluster) does it there instead; a class is made once in each process and then called. The version
-        does not depend on where it was computed.
+        does not depend on where it was computed; further keywords are fields of PublishOptions.
         """
         # These modules import this one.
         from warpdata.catalog.build.episodes import make_lane
         from warpdata.catalog.publish.publish import PublishOptions
 
         self._check_open()
-        options = PublishOptions(
-            message=message,
-            tags=(tags,) if isinstance(tags, str) else tuple(tags),
-            sign_key=None if sign_key is None else Path(sign_key),
-            retries=retries,
-        )
+        given: VersionKeywords = {"retries": 20, **version}
+        options = PublishOptions(**given)
         signals = (of,) if isinstance(of, str) else tuple(of)
-        runner = self._streams.runner(jobs, ray)
+        runner = self.streams.runner(jobs, ray)
         return make_lane(self, name, signals, revision, function, options, progress, runner)
 
     def lane_status(self, name: str) -> LaneStatus:
         """Which episodes a lane covers now, and for which it is stale."""
-        known = {
-            place: episode_id
-            for source in self.episode_sources().values()
-            for place, episode_id in zip(source.places(), source.ids, strict=True)
-        }
+        sources = self.episode_sources().values()
+        ids = [episode_id for source in sources for episode_id in source.ids]
         lane: Lane = self._part("lane", self.lanes, name)
-        return lane.status(known)
+        return lane.status(dict(zip(self.episode_places(), ids, strict=True)))
+
+    def episode_places(self) -> list[LanePlace]:
+        """The bytes of every episode, in order."""
+        return [place for source in self.episode_sources().values() for place in source.places()]
 
     def compare_lane(self, name: str, *, worst: int = 5, progress: Progress | None = None) -> LaneReport:
         """The errors of the predictions of a lane: per signal, and the moments with the largest ones."""
@@ -310,11 +289,12 @@ class Dataset:
 
     def corpus(self, artifact: str | None = None, **options: Unpack[SourceKeywords]) -> StoreShardSource:
         """The published activation corpus as a source of rows, read by range."""
-        return open_corpus(one_of_kind(self._artifacts, CORPUS_KIND, artifact), **options)
+        return open_corpus(one_of_kind(self._artifacts, model.CORPUS_KIND, artifact), **options)
 
     def vectors(self, artifact: str | None = None) -> Any:
         """The published vector file as a VectorStore, read by range."""
-        return self._streams.vectors(one_of_kind(self._artifacts, VECTOR_KIND, artifact).vector_reader())
+        held = one_of_kind(self._artifacts, model.VECTOR_KIND, artifact)
+        return self.streams.vectors(held.member_reader(next(iter(model.vector_files(held.part.shards)))))
 
     def sql(self, query: str, *, extra: dict[str, Table] | None = None) -> SqlResult:
         """A query over the tables by name: `ds.sql("select … from main join labels using (id)")`."""
@@ -340,14 +320,11 @@ class Dataset:
         *,
         columns: str | Sequence[str] | None = None,
         batch_size: int = 1000,
-        shard: Shard = None,
-        limit: int | None = None,
-        prefetch: str | int | None = None,
         **options: Unpack[StreamOptions],
     ) -> ReadPlan:
         """What a pass with these options of `batches` will read."""
         view = self.table(table) if columns is None else self.table(table).select(columns)
-        return self._streams.plan(view, StreamRequest.of(batch_size, shard, limit, prefetch, options))
+        return self.streams.plan(view, StreamRequest.of(batch_size, options))
 
     def to_torch(
         self,
@@ -369,7 +346,7 @@ class Dataset:
         Bound columns hold the names of the members, as in the table. Needs `warpdata[ray]`.
         """
         view = self.table(table) if columns is None else self.table(table).select(columns)
-        return self._streams.ray(view if where is None else view.filter(where))
+        return self.streams.ray(view if where is None else view.filter(where))
 
     def warm(
         self,
@@ -405,7 +382,7 @@ class Dataset:
 
     def _blobs_to_warm(
         self, tables: Sequence[str] | None, artifacts: Sequence[str] | None, shards: slice | None
-    ) -> list[tuple[str, BlobRef]]:
+    ) -> list[tuple[str, model.BlobRef]]:
         """Guides, indexes and parts first, because shards need them offline; then the chosen shards."""
         everything = tables is None and artifacts is None
         names = [[n] if isinstance(n, str) else list(n or []) for n in (tables, artifacts)]
@@ -435,13 +412,14 @@ class Dataset:
 
     def verify_blobs(self, progress: Progress | None = None) -> tuple[int, list[str]]:
         """The number of blobs, and the damage found."""
-        blobs: list[tuple[str, BlobRef]] = []
+        blobs: list[tuple[str, model.BlobRef]] = []
         damaged: list[str] = []
-        for name, part in [*self.manifest.tables.items(), *self.manifest.artifacts.items()]:
+        parts: dict[str, Any] = {**self.manifest.tables, **self.manifest.artifacts}
+        for name, part in parts.items():
             try:
                 blobs += _labelled_blobs(name, part)
             except (FormatError, StoreError, ManifestCorruptedError) as error:
-                damaged.append(f"{_label(name, part)}: {error}")
+                damaged.append(f"{part.what} {name!r}: {error}")
         total, done = sum(blob.byte_size for _, blob in blobs), 0
         for label, blob in blobs:
             try:
@@ -451,9 +429,14 @@ class Dataset:
             done += blob.byte_size
             if progress is not None:
                 progress(done, total)
-        if not damaged:
-            for files in self._files.values():
-                damaged += files.mismatches()
+        footers = [
+            (files, number) for files in self._files.values() for number in range(len(files.part.shards))
+        ]
+        for files, number in footers if not damaged else ():
+            try:
+                _ = files.file(number).metadata
+            except (FormatError, StoreError, ManifestCorruptedError) as error:
+                damaged.append(str(error))
         return len({blob.hash for _, blob in blobs}), damaged
 
     def diff(self, other: Dataset | str) -> DatasetDiff:
@@ -484,13 +467,9 @@ class Dataset:
         self._check_open()
         if request.shuffle:
             table.files.check_dense_shards()
-        stream = self._streams.batches(table, request)
+        stream = self.streams.batches(table, request)
         types = table.ref_types() if bound else {}
         return ChangedStream(stream, lambda batch: bound_batch(batch, types)) if types else stream
-
-    def open_torch(self, table: Table, request: StreamRequest, nulls: str) -> Any:
-        """A torch dataset over a view of a table."""
-        return self._streams.torch(table, request, nulls)
 
     def ref_type(self, storage: Any, recipe: str) -> RefType:
         """The type of a bound column, one for the life of the dataset."""
@@ -522,7 +501,7 @@ class Dataset:
 
     def __reduce__(self) -> tuple[Any, ...]:
         name = DatasetName(self.id, hash_prefix=self.version)
-        return open_dataset, (name, self.access.options, self._streams)
+        return open_dataset, (name, self.access.options, self.streams)
 
     def __enter__(self) -> Dataset:
         return self
@@ -536,7 +515,7 @@ class Dataset:
         ]
         parts += [["artifact", text(name), text(part.kind)] for name, part in self.manifest.artifacts.items()]
         episodes = ""
-        if any(part.kind == EPISODE_KIND for part in self.manifest.artifacts.values()):
+        if any(part.kind == model.EPISODE_KIND for part in self.manifest.artifacts.values()):
             try:
                 episodes = self.episodes[:_SHOWN_EPISODES]._repr_html_()
             except WarpError as error:  # not reachable, or closed
@@ -547,21 +526,17 @@ class Dataset:
         return f"<Dataset {self.id}@{self.version[:12]}: {', '.join(dict.fromkeys(self.tables + self.artifacts))}>"
 
 
-def _label(name: str, part: Any) -> str:
-    return f"table {name!r}" if isinstance(part, TablePart) else f"artifact {name!r}"
-
-
-def _labelled_blobs(name: str, part: Any) -> Iterator[tuple[str, BlobRef]]:
+def _labelled_blobs(name: str, part: Any) -> Iterator[tuple[str, model.BlobRef]]:
     """The blobs of a part and their labels: the shards, then guides, indexes and parts of the list."""
-    label = _label(name, part)
+    label = f"{part.what} {name!r}"
     yield from ((f"{label} shard {shard.name or number}", shard) for number, shard in enumerate(part.shards))
-    if isinstance(part, TablePart):
+    if isinstance(part, model.TablePart):
         guides = [(f"guide of {label} shard {i}", shard.guide) for i, shard in enumerate(part.shards)]
         guides.append((f"guide of {label}", part.guide))
         yield from ((guide_label, guide) for guide_label, guide in guides if guide is not None)
     else:
         yield from ((f"member index of {label}", index) for index in part.indexes)
-    yield from ((f"a part of the manifest of {label}", ref) for ref in parts_of(part.shards))
+    yield from ((f"a part of the manifest of {label}", ref) for ref in model.parts_of(part.shards))
 
 
 def open_dataset(
@@ -580,12 +555,6 @@ def open_version(access: Access, catalog: Catalog, name: DatasetName, version: s
     """A version through stores that are open already, for its tables and references only."""
     manifest = Resolver(access).manifest(catalog, name, version)
     return Dataset(name, Resolved(manifest, catalog), access, _NO_STREAMS)
-
-
-def budget_of(max_bytes: str | int | None, max_requests: int | None) -> Budget:
-    """A budget from the arguments of a caller."""
-    requests = None if max_requests is None else checked_integer("max_requests", max_requests, 1 << 63)
-    return Budget(None if max_bytes is None else parse_size(max_bytes), requests)
 
 
 def open_recipe(fields: dict[str, Any]) -> Dataset:
@@ -611,4 +580,4 @@ def _no_streams(*_: Any, **__: Any) -> Any:
     raise DatasetError("this dataset was opened for references only")
 
 
-_NO_STREAMS = Streams(_no_streams, _no_streams, _no_streams, _no_streams, _no_streams, _no_streams)
+_NO_STREAMS = Streams(*[_no_streams] * 6)

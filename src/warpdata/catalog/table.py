@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypedDict, TypeVar, Unpack
@@ -17,19 +18,11 @@ from warpdata.bytekit.lazy import cached_property
 from warpdata.bytekit.process.locks import ThreadLock
 from warpdata.bytekit.process.threads import ReadAhead, map_in_threads
 from warpdata.catalog.read.refs import RefType, bound_batch, bound_dict, python_values, recipe_of
-from warpdata.catalog.read.rowgroups import RowFilter, ShardFile, schema_from_base64
-from warpdata.errors import (
-    DatasetError,
-    FormatError,
-    ManifestCorruptedError,
-    StoreError,
-    TooLargeError,
-    nearest,
-    require_kind,
-)
-from warpdata.formats.manifest.layout import Guide, ShardGuide
+from warpdata.catalog.read.rowgroups import RowFilter, ShardFile
+from warpdata.errors import DatasetError, TooLargeError, nearest, require_integer, require_kind
+from warpdata.formats.manifest.codec import Guide, ShardGuide
 from warpdata.formats.manifest.model import TablePart
-from warpdata.ordering.epochs import Tail, checked_integer
+from warpdata.ordering.epochs import Tail
 from warpdata.sql.columns import (
     MAX_BYTES,
     EngineColumn,
@@ -38,6 +31,7 @@ from warpdata.sql.columns import (
     pandas_from,
     polars_from,
     rows_at,
+    schema_from_base64,
 )
 from warpdata.sql.engine import (
     OWN_COLUMNS,
@@ -49,7 +43,6 @@ from warpdata.sql.engine import (
     refuse_own_column,
     run_sql,
 )
-from warpdata.stores.blobs import BlobReader
 from warpdata.timeline.cards import html_table, text, titled
 
 if TYPE_CHECKING:
@@ -76,15 +69,23 @@ ShardPart = tuple[int, int, int]
 """(k, i, n): of the row groups of file k, the i-th of n parts."""
 
 
-class StreamOptions(TypedDict, total=False):
-    """Keyword arguments of `batches`, `batch_dicts` and `to_torch`."""
+class TorchOptions(TypedDict, total=False):
+    """Keyword arguments of `to_torch`: fields of StreamRequest, and the rank."""
 
+    limit: int | None
     rank: int | None
     world: int | None
     tail: Tail
     shuffle: bool | str
     seed: int
     epoch: int
+
+
+class StreamOptions(TorchOptions, total=False):
+    """Keyword arguments of `batches` and `batch_dicts`."""
+
+    shard: Shard
+    prefetch: str | int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,27 +104,20 @@ class StreamRequest:
     epoch: int = 0
 
     @classmethod
-    def of(
-        cls,
-        batch_size: int,
-        shard: Shard,
-        limit: int | None,
-        prefetch: str | int | None,
-        options: StreamOptions,
-    ) -> StreamRequest:
+    def of(cls, batch_size: int, options: StreamOptions) -> StreamRequest:
         """A request from the arguments of a caller: `rank` and `world` replace `shard`."""
-        known = [*StreamOptions.__annotations__, "batch_size", "columns", "shard", "limit", "prefetch"]
+        known = [*StreamOptions.__annotations__, "batch_size", "columns"]
         for name in options:
             if name not in known:
                 raise TypeError(f"got an unexpected keyword argument {name!r}.{nearest(name, known)}")
         given = dict(options)
-        rank, world = given.pop("rank", None), given.pop("world", None)
+        rank, world, shard = (given.pop(name, None) for name in ("rank", "world", "shard"))
         if (rank is None) != (world is None):
             raise ValueError(f"rank is {rank} and world is {world}: give both, or neither")
         if rank is not None and shard not in (None, "auto"):
             raise ValueError("shard is given beside rank and world: give one of them")
         own: Any = shard if rank is None else (rank, world)
-        return cls(batch_size, own, limit, prefetch, **given)  # type: ignore[arg-type]
+        return cls(batch_size, own, **given)  # type: ignore[arg-type]
 
 
 class BatchStream(Protocol):
@@ -176,7 +170,7 @@ class TableFiles:
                 label = f"table {self._name!r} shard {number}"
                 reader = dataset.access.reader(dataset.catalog, shard, label, sums)
                 expected = (shard.row_count, self.schema)
-                self._files[number] = ShardFile(reader, tail, self._bring_whole, expected)
+                self._files[number] = ShardFile(reader, tail, dataset.access.bring_whole, expected)
             return self._files[number]
 
     @cached_property
@@ -190,28 +184,13 @@ class TableFiles:
             if shard.row_count > _DENSE_ROWS * shard.byte_size:
                 _ = self.file(number).metadata
 
-    def mismatches(self) -> list[str]:
-        """Errors of shards whose footer has other rows or another schema than the manifest."""
-        errors = []
-        for number in range(len(self.part.shards)):
-            try:
-                _ = self.file(number).metadata
-            except (FormatError, StoreError, ManifestCorruptedError) as error:
-                errors.append(str(error))
-        return errors
-
     def first_row(self, shard: int, group: int) -> int:
         """The row of the table a row group begins with."""
         return int(self.shard_starts[shard]) + self.file(shard).group_starts[group]
 
     def bring_whole(self, numbers: Iterable[int]) -> None:
         """In hybrid mode, bring the rest of these shards into the cache in the background."""
-        self._bring_whole(self.file(number).reader for number in numbers)
-
-    def _bring_whole(self, readers: Iterable[BlobReader]) -> None:
-        access = self._dataset.access
-        if access.reads_ahead:
-            access.bring_whole(readers)
+        self._dataset.access.bring_whole(self.file(number).reader for number in numbers)
 
     def guide(self, number: int) -> ShardGuide | None:
         """The guide to shard `number`: one of its own, or an entry in that of the table."""
@@ -234,14 +213,13 @@ class Table:
         self,
         dataset: Dataset,
         name: str,
-        files: TableFiles,
         columns: tuple[str, ...] | None = None,
         predicate: str | None = None,
         expression: Any = None,
     ) -> None:
         self.dataset = dataset
         self.name = name
-        self.files = files
+        self.files = dataset.files_of(name)
         self.columns = columns
         self.predicate = predicate
         self.expression = expression
@@ -278,13 +256,17 @@ class Table:
     def identity(self) -> dict[str, Any]:
         """The rows of the view in states of streams."""
         dataset = self.dataset
-        known = {
-            "dataset": dataset.id,
-            "version": dataset.version,
-            "table": self.name,
-            "filter": self.condition,
-        }
-        return known if self.expression is None else {**known, "filter_values": _hash_of(self.expression)}
+        known: dict[str, Any] = {"dataset": dataset.id, "version": dataset.version, "table": self.name}
+        known["filter"] = self.condition
+        if self.expression is not None:  # its text leaves most of a long list out
+            (serialized,) = self.expression.__reduce__()[1]
+            literals = pa.ipc.open_file(pa.py_buffer(serialized)).read_all()
+            digest = hashlib.sha256(str(literals.schema.types).encode())
+            buffers = [column.combine_chunks().buffers() for column in literals.columns]
+            for buffer in itertools.chain.from_iterable(buffers):
+                digest.update(buffer or b"")
+            known["filter_values"] = digest.hexdigest()[:16]
+        return known
 
     def schema(self) -> pa.Schema:
         """The Arrow schema of the chosen columns; it comes with the manifest."""
@@ -304,7 +286,7 @@ class Table:
             if known.count(name) > 1 and self.columns is None:
                 hint = "Read all columns, or publish the table again with other names."
                 raise DatasetError(f"table {self.name!r} has two columns called {name!r}", hint=hint)
-        return Table(self.dataset, self.name, self.files, names, self.predicate, self.expression)
+        return Table(self.dataset, self.name, names, self.predicate, self.expression)
 
     def filter(self, predicate: str | pc.Expression) -> Table:
         """A view of the rows for which a SQL condition holds, such as "reward > 0 and split = 'train'".
@@ -321,12 +303,15 @@ class Table:
             raise ValueError("the condition of a filter is empty")
         else:
             check_condition(predicate, self.dataset.tables)
-            sql = f"{_closed(sql)} and {_closed(predicate)}" if sql else predicate
-        return Table(self.dataset, self.name, self.files, self.columns, sql, expression)
+            both = [predicate] if sql is None else [sql, predicate]
+            # A comment at the end of one cannot swallow its bracket.
+            closed = [f"(\n{one}\n)" if "--" in one else f"({one})" for one in both]
+            sql = predicate if sql is None else " and ".join(closed)
+        return Table(self.dataset, self.name, self.columns, sql, expression)
 
     def head(self, n: int = 5) -> pa.Table:
         """The first rows, read from as few row groups as they need."""
-        count = checked_integer("the number of rows", n, _MOST_ROWS)
+        count = require_integer("the number of rows", n, _MOST_ROWS)
         request = StreamRequest(batch_size=max(1, min(count, 65_536)), limit=count, prefetch="off")
         return self._collect(request, None, MAX_BYTES) if count else self.schema().empty_table()
 
@@ -334,9 +319,6 @@ class Table:
         self,
         batch_size: int = 1000,
         columns: str | Sequence[str] | None = None,
-        shard: Shard = None,
-        limit: int | None = None,
-        prefetch: str | int | None = None,
         **options: Unpack[StreamOptions],
     ) -> BatchStream:
         """Arrow record batches of exactly `batch_size` rows (the last may be shorter), in row order.
@@ -346,20 +328,17 @@ class Table:
         `shuffle` gives every row once per epoch in an order that follows from `seed` and `epoch` alone: True mixes
         blocks of rows, "full" single rows (which reads a row group for each). Its state fits any number of ranks.
         """
-        request = StreamRequest.of(batch_size, shard, limit, prefetch, options)
+        request = StreamRequest.of(batch_size, options)
         return self.dataset.open_stream(self._of(columns), request, bound=True)
 
     def batch_dicts(
         self,
         batch_size: int = 1000,
         columns: str | Sequence[str] | None = None,
-        shard: Shard = None,
-        limit: int | None = None,
-        prefetch: str | int | None = None,
         **options: Unpack[StreamOptions],
     ) -> ChangedStream[dict[str, list[Any]]]:
         """The batches as dictionaries of lists; bound columns are lists of references."""
-        request = StreamRequest.of(batch_size, shard, limit, prefetch, options)
+        request = StreamRequest.of(batch_size, options)
         view = self._of(columns)
         types = view.ref_types()
         return ChangedStream(self.dataset.open_stream(view, request), lambda batch: bound_dict(batch, types))
@@ -371,9 +350,8 @@ class Table:
         prefetch: str | int | None = None,
         *,
         columns: str | Sequence[str] | None = None,
-        limit: int | None = None,
         nulls: str = "error",
-        **options: Unpack[StreamOptions],
+        **options: Unpack[TorchOptions],
     ) -> Any:
         """A torch IterableDataset of batches of tensors, split over ranks and DataLoader workers.
 
@@ -382,8 +360,8 @@ class Table:
         `shuffle` as in `batches`: the first iteration gives `epoch`, each further one the next epoch, in one order
         for any number of workers.
         """
-        request = StreamRequest.of(batch_size, shard, limit, prefetch, options)
-        return self.dataset.open_torch(self._of(columns), request, nulls)
+        request = StreamRequest.of(batch_size, {**options, "shard": shard, "prefetch": prefetch})
+        return self.dataset.streams.torch(self._of(columns), request, nulls)
 
     def _of(self, columns: str | Sequence[str] | None) -> Table:
         return self if columns is None else self.select(columns)
@@ -391,9 +369,10 @@ class Table:
     def count(self) -> int:
         """Rows of the view; without a filter only footers are read, which must agree with the manifest."""
         if self.is_filtered:
-            return sum(len(rows) for rows in self._row_numbers())
-        numbers = range(len(self.part.shards))
-        return sum(map_in_threads(lambda number: int(self.files.file(number).metadata.num_rows), numbers))
+            column = EngineColumn(ROW_NUMBER, _ROW_FIELD, _ROW_FIELD.type)
+            return sum(len(table) for table in self._scan([column], None))
+        files = map_in_threads(self.files.file, range(len(self.part.shards)))
+        return sum(int(file.metadata.num_rows) for file in files)
 
     def take(
         self, rows: Sequence[int] | NDArray[np.integer[Any]], columns: str | Sequence[str] | None = None
@@ -409,17 +388,15 @@ class Table:
         else:
             numbers = _row_list(rows, self.row_count)
         wanted, places = np.unique(numbers, return_inverse=True)
-        pieces = list(view._rows_at(wanted))
-        table = pa.concat_tables(pieces) if pieces else pa.Table.from_batches([], view.schema())
-        return rows_at(table.select(view.schema().names) if view.columns is not None else table, places)
+        return rows_at(view._joined(list(view._rows_at(wanted))), places)
 
     def rows_together(self) -> pa.Table:
         """All rows of the chosen columns, all shards read at the same time: for tables that are small."""
         files = map_in_threads(self.files.file, range(len(self.part.shards)))
         tasks = [(file, group) for file in files for group in range(len(file.group_starts))]
-        pieces = map_in_threads(
-            lambda t: t[0].read(t[1], self.columns, t[0].fetch(t[1], self.columns)), tasks
-        )
+        return self._joined(map_in_threads(lambda task: task[0].read(task[1], self.columns), tasks))
+
+    def _joined(self, pieces: list[pa.Table]) -> pa.Table:
         table = pa.concat_tables(pieces) if pieces else pa.Table.from_batches([], self.schema())
         return table.select(self.schema().names) if self.columns is not None else table
 
@@ -436,17 +413,13 @@ class Table:
                 if file.is_worth_paging(group, self.columns, needed):
                     yield rows_at(file.first_rows(group, self.columns, needed), inside)
                 else:
-                    yield rows_at(file.read(group, self.columns, file.fetch(group, self.columns)), inside)
+                    yield rows_at(file.read(group, self.columns), inside)
 
     def row_numbers(self) -> Positions:
         """The positions of the rows of the view in the table, in order."""
-        pieces = list(self._row_numbers())
-        return np.concatenate(pieces) if pieces else np.empty(0, np.int64)
-
-    def _row_numbers(self) -> Iterator[Positions]:
         column = EngineColumn(ROW_NUMBER, _ROW_FIELD, _ROW_FIELD.type)
-        for table in self._scan([column], None):
-            yield table.column(ROW_NUMBER).to_numpy()
+        pieces = [table.column(ROW_NUMBER).to_numpy() for table in self._scan([column], None)]
+        return np.concatenate(pieces) if pieces else np.empty(0, np.int64)
 
     def sql(self, query: str) -> Any:
         """A query in which this view is called `t`; whole tables have their own names."""
@@ -475,14 +448,15 @@ class Table:
         """The bound columns of this view and the types that turn their values into references."""
         dataset, schema = self.dataset, self.files.schema
         wanted = schema.names if self.columns is None else self.columns
-        return {
-            b.column: dataset.ref_type(
-                _storage_type(schema.field(b.column).type),
-                recipe_of(b.artifact, b.ref_type, dataset.recipe),
-            )
-            for b in dataset.manifest.bindings
-            if b.table == self.name and b.column in wanted
-        }
+        types = {}
+        for binding in dataset.manifest.bindings:
+            if binding.table == self.name and binding.column in wanted:
+                kind = schema.field(binding.column).type  # categories and views are plain text in batches
+                kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+                kind = pa.large_string() if pa.types.is_string_view(kind) else kind
+                recipe = recipe_of(binding.artifact, binding.ref_type, dataset.recipe)
+                types[binding.column] = dataset.ref_type(kind, recipe)
+        return types
 
     def bind(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """A batch with its bound columns as references."""
@@ -501,7 +475,7 @@ class Table:
             hint = "Name the columns it looks at."
             fact = f"a condition with a subquery cannot look at whole rows of {VIEW!r}"
             raise DatasetError(fact, hint=hint)
-        whole = Table(self.dataset, self.name, self.files)
+        whole = Table(self.dataset, self.name)
         numbered = arrow_source([*schema, _ROW_FIELD], whole._scan)
         query = f"select {ROW_NUMBER} from {_NUMBERED} as {VIEW} where {condition.clause}"
         tables = {**self.dataset.sources(), VIEW: whole.source(), _NUMBERED: numbered}
@@ -553,7 +527,7 @@ class Table:
             return collected(stream, self.schema(), f"table {self.name!r}", max_rows, max_bytes)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen_table, (self.dataset, self.name, self.columns, self.predicate, self.expression)
+        return Table, (self.dataset, self.name, self.columns, self.predicate, self.expression)
 
     def _repr_html_(self) -> str:
         shown = self.head(_SHOWN_ROWS)
@@ -568,23 +542,6 @@ class Table:
         return f"<Table {self.name!r} of {self.dataset.name}: {self.row_count} rows>"
 
 
-def _storage_type(kind: pa.DataType) -> pa.DataType:
-    """The type that values of a bound column have in batches: categories and views as plain text."""
-    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-    return pa.large_string() if pa.types.is_string_view(kind) else kind
-
-
-def _hash_of(expression: pc.Expression) -> str:
-    """Sixteen characters for what an expression compares with: its text leaves most of a long list out."""
-    (serialized,) = expression.__reduce__()[1]
-    literals = pa.ipc.open_file(pa.py_buffer(serialized)).read_all()
-    digest = hashlib.sha256(str(literals.schema.types).encode())
-    for column in literals.columns:
-        for buffer in column.combine_chunks().buffers():
-            digest.update(buffer or b"")
-    return digest.hexdigest()[:16]
-
-
 def _value_bytes(kind: Any) -> int:
     """What a value of an Arrow type takes at least."""
     if isinstance(kind, pa.BaseExtensionType):
@@ -594,11 +551,6 @@ def _value_bytes(kind: Any) -> int:
     if pa.types.is_struct(kind):
         return sum(_value_bytes(kind.field(number).type) for number in range(kind.num_fields))
     return int(kind.bit_width) // 8 if pa.types.is_primitive(kind) or pa.types.is_decimal(kind) else 0
-
-
-def _closed(predicate: str) -> str:
-    """A condition in brackets that a comment at its end cannot swallow."""
-    return f"(\n{predicate}\n)" if "--" in predicate else f"({predicate})"
 
 
 def _row_list(rows: Any, count: int) -> Positions:
@@ -642,10 +594,3 @@ class ChangedStream(Generic[T]):
     def close(self) -> None:
         """Stop reading ahead."""
         self._stream.close()
-
-
-def _reopen_table(
-    dataset: Dataset, name: str, columns: tuple[str, ...] | None, predicate: str | None, expression: Any
-) -> Table:
-    """A view of another process."""
-    return Table(dataset, name, dataset.table(name).files, columns, predicate, expression)

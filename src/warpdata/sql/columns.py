@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import base64
+import binascii
+import contextlib
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from warpdata.errors import DatasetError, MissingExtraError, TooLargeError
+from warpdata.bytekit.io.ranges import RangeReader
+from warpdata.errors import (
+    CorruptLayoutError,
+    DatasetError,
+    ManifestCorruptedError,
+    MissingExtraError,
+    TooLargeError,
+    TruncatedError,
+)
 
 Positions = NDArray[np.int64]
 
@@ -33,20 +45,11 @@ def rows_at(table: pa.Table, positions: Positions) -> pa.Table:
 
 
 def _taken(column: pa.ChunkedArray, at: pa.Array, positions: Positions) -> pa.ChunkedArray:
-    try:
-        return column.take(at)
-    except pa.ArrowNotImplementedError:
-        pass
     # Arrow cannot take from strings that are views: it can from the same strings in one piece.
-    try:
-        whole = without_views(column.type)
-        return cast_column(cast_column(column, whole).take(at), column.type)
-    except pa.ArrowNotImplementedError:
-        return _joined_runs(column, positions)
-
-
-def _joined_runs(column: pa.ChunkedArray, positions: Positions) -> pa.ChunkedArray:
-    """Slices put together: slow, but every type can be sliced."""
+    for kind in (column.type, without_views(column.type)):
+        with contextlib.suppress(pa.ArrowNotImplementedError):
+            return cast_column(cast_column(column, kind).take(at), column.type)
+    # Slices put together: slow, but every type can be sliced.
     borders = np.flatnonzero(np.diff(positions) != 1) + 1
     pieces: list[Any] = []
     for run in np.split(positions, borders):
@@ -56,23 +59,33 @@ def _joined_runs(column: pa.ChunkedArray, positions: Positions) -> pa.ChunkedArr
 
 def without_views(kind: pa.DataType) -> pa.DataType:
     """The same type with strings and bytes in one piece."""
-    types = pa.types
-    if types.is_string_view(kind):
+    if pa.types.is_string_view(kind):
         return pa.large_string()
-    if types.is_binary_view(kind):
-        return pa.large_binary()
-    if types.is_dictionary(kind):
-        return pa.dictionary(kind.index_type, without_views(kind.value_type), kind.ordered)
+    return pa.large_binary() if pa.types.is_binary_view(kind) else with_children(kind, without_views)
+
+
+def with_children(
+    kind: pa.DataType, change: Callable[[pa.DataType], pa.DataType | None]
+) -> pa.DataType | None:
+    """A type with changed types inside it, at any depth if `change` calls this; None if one of them becomes None."""
+    types = pa.types
     if types.is_struct(kind):
-        return pa.struct([field.with_type(without_views(field.type)) for field in kind])
+        inner = [change(field.type) for field in kind]
+    elif types.is_map(kind):
+        inner = [change(kind.key_type), change(kind.item_type)]
+    elif types.is_dictionary(kind) or hasattr(kind, "value_field"):
+        inner = [change(kind.value_type)]
+    else:
+        return kind
+    if None in inner:
+        return None
+    if types.is_struct(kind):
+        return pa.struct([field.with_type(held) for field, held in zip(kind, inner, strict=True)])
     if types.is_map(kind):
-        return pa.map_(without_views(kind.key_type), without_views(kind.item_type), kind.keys_sorted)
-    return _list_without_views(kind) if hasattr(kind, "value_field") else kind
-
-
-def _list_without_views(kind: pa.DataType) -> pa.DataType:
-    child = without_views(kind.value_type)
-    return kind if child == kind.value_type else list_of(kind, child)
+        return pa.map_(*inner, kind.keys_sorted)
+    if types.is_dictionary(kind):
+        return pa.dictionary(kind.index_type, inner[0], kind.ordered)
+    return kind if inner[0] == kind.value_type else list_of(kind, inner[0])
 
 
 def list_of(kind: pa.DataType, child: pa.DataType) -> pa.DataType:
@@ -131,6 +144,9 @@ def _cast_struct(array: pa.StructArray, kind: pa.DataType) -> pa.Array:
 
 _KNOWN_EXTENSIONS = ("arrow.uuid", "arrow.json", "arrow.bool8")
 _MAX_DECIMAL_DIGITS = 38
+_REPLACED = {pa.float16(): pa.float32()} | {
+    pa.duration(unit): pa.duration("us") for unit in ("s", "ms", "ns")
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,12 +168,8 @@ class EngineColumn:
 
     def of(self, table: pa.Table) -> pa.ChunkedArray:
         """This column of a table that has it, as the engine holds it."""
-        return held_column(self.stored_in(table), self)
-
-    def stored_in(self, table: pa.Table) -> pa.ChunkedArray:
-        """This column of a table that has it, as it is stored."""
         places = [place for place, name in enumerate(table.schema.names) if name == self.field.name]
-        return table.column(places[self.occurrence])
+        return held_column(table.column(places[self.occurrence]), self)
 
 
 def engine_columns(fields: Iterable[pa.Field]) -> list[EngineColumn]:
@@ -196,50 +208,18 @@ def _held(kind: pa.DataType) -> pa.DataType | None:
     if isinstance(kind, pa.BaseExtensionType):
         inner = _held(kind.storage_type)
         return kind if kind.extension_name in _KNOWN_EXTENSIONS or inner == kind.storage_type else inner
-    if types.is_nested(kind):
-        return _held_nested(kind)
     if types.is_decimal(kind):
-        return _held_decimal(kind)
+        if kind.precision > _MAX_DECIMAL_DIGITS or not 0 <= kind.scale <= kind.precision:
+            return None
+        return pa.decimal128(kind.precision, kind.scale) if types.is_decimal256(kind) else kind
     if types.is_dictionary(kind):
         # Categories inside lists are decoded: old engines mix them up where a list does not begin at 0.
         return _held(kind.value_type)
-    if types.is_duration(kind):
-        return pa.duration("us")
-    if types.is_float16(kind):
-        return pa.float32()
-    return None if types.is_interval(kind) else kind
-
-
-def _held_nested(kind: pa.DataType) -> pa.DataType | None:
-    types = pa.types
-    if types.is_struct(kind):
-        return _held_struct(kind)
-    if types.is_map(kind):
-        key, value = _held(kind.key_type), _held(kind.item_type)
-        return None if key is None or value is None else pa.map_(key, value, kind.keys_sorted)
-    return None if types.is_union(kind) or types.is_run_end_encoded(kind) else _held_list(kind)
-
-
-def _held_decimal(kind: pa.DataType) -> pa.DataType | None:
-    if kind.precision > _MAX_DECIMAL_DIGITS or not 0 <= kind.scale <= kind.precision:
+    if types.is_struct(kind) and len({folded(field.name) for field in kind}) < max(1, kind.num_fields):
+        return None  # without fields; or the engine returns the first of two
+    if any(test(kind) for test in (types.is_interval, types.is_union, types.is_run_end_encoded)):
         return None
-    return pa.decimal128(kind.precision, kind.scale) if pa.types.is_decimal256(kind) else kind
-
-
-def _held_struct(kind: pa.DataType) -> pa.DataType | None:
-    fields = [(field, _held(field.type)) for field in kind]
-    if not fields or any(held is None for _, held in fields):
-        return None
-    if len({folded(field.name) for field in kind}) < len(fields):
-        return None  # the engine returns the first of two
-    return pa.struct([field.with_type(held) for field, held in fields])
-
-
-def _held_list(kind: pa.DataType) -> pa.DataType | None:
-    child = _held(kind.value_type)
-    if child is None:
-        return None
-    return kind if child == kind.value_type else list_of(kind, child)
+    return _REPLACED.get(kind) or with_children(kind, _held)
 
 
 def held_column(column: pa.ChunkedArray, as_column: EngineColumn) -> pa.ChunkedArray:
@@ -320,3 +300,54 @@ def polars_from(table: Any) -> Any:
     except ImportError:
         raise MissingExtraError("polars is not installed", hint="Run: pip install polars") from None
     return polars.from_arrow(table)
+
+
+ARROW_ERRORS = (pa.ArrowException, OSError, ValueError, KeyError, IndexError)
+"""Errors of pyarrow for damaged files and schemas."""
+_TAIL_BYTES = 8
+_MAX_FOOTER_BYTES = 256 << 20
+_PARQUET_MAGIC = b"PAR1"
+
+
+def read_tail(reader: RangeReader) -> bytes:
+    """The footer of a parquet file with its length and magic."""
+    if reader.size < 12:
+        raise TruncatedError("too short for a parquet file", path=reader.name)
+    guess = bytes(reader.read(max(0, reader.size - (64 << 10)), reader.size))
+    if guess[-4:] != _PARQUET_MAGIC:
+        raise CorruptLayoutError("not a parquet file", path=reader.name)
+    size = int.from_bytes(guess[-8:-4], "little") + _TAIL_BYTES
+    if size > min(reader.size, _MAX_FOOTER_BYTES):
+        raise CorruptLayoutError("the parquet footer is larger than the file", path=reader.name)
+    return guess[-size:] if size <= len(guess) else bytes(reader.read(reader.size - size, reader.size))
+
+
+def parse_footer(tail: bytes, name: str) -> pq.FileMetaData:
+    """The parsed footer of a parquet file."""
+    try:
+        return pq.read_metadata(pa.BufferReader(pa.py_buffer(_PARQUET_MAGIC + tail)))
+    except ARROW_ERRORS as error:
+        raise CorruptLayoutError(f"damaged parquet footer ({first_line(error)})", path=name) from None
+
+
+def schema_to_base64(schema: pa.Schema) -> str:
+    """The Arrow IPC bytes of a schema as text."""
+    return base64.b64encode(schema.serialize().to_pybytes()).decode()
+
+
+def schema_from_base64(text: str) -> pa.Schema:
+    """A schema from untrusted text."""
+    try:
+        return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text, validate=True)))
+    except (binascii.Error, *ARROW_ERRORS) as error:
+        raise ManifestCorruptedError(f"the Arrow schema is damaged ({first_line(error)})") from None
+
+
+def schema_fields(schema: pa.Schema) -> list[dict[str, Any]]:
+    """The fields of a schema for people and programs without Arrow."""
+    return [{"name": f.name, "type": str(f.type), "nullable": f.nullable} for f in schema]
+
+
+def first_line(error: Exception) -> str:
+    """The first line of an error of Arrow, which may have many."""
+    return str(error).split("\n")[0][:200] or type(error).__name__

@@ -155,7 +155,8 @@ def tables_of(tree: Tree, known: Iterable[str]) -> dict[str, str]:
     statement = _only_statement(tree)
     _check_functions(statement)
     names = list(known)
-    own = {folded(name) for each in _walk(statement) if "cte_map" in each for name in _ctes(each)}
+    maps = [each["cte_map"] or {} for each in _walk(statement) if "cte_map" in each]
+    own = {folded(str(entry["key"])) for each in maps for entry in each.get("map", [])}
     found: dict[str, str] = {}
     for each in _walk(statement):
         if each.get("type") == "SHOW_REF" and each.get("query") is None:
@@ -177,11 +178,6 @@ def tables_of(tree: Tree, known: Iterable[str]) -> dict[str, str]:
             fact = f"the query names no table of the dataset: {whole!r}.{nearest(called, names)}"
             raise DatasetError(fact, hint=hint)
     return found
-
-
-def _ctes(node: Tree) -> Iterator[str]:
-    for entry in (node["cte_map"] or {}).get("map", []):
-        yield str(entry["key"])
 
 
 def _only_statement(tree: Tree, hint: str = _SELECT_HINT) -> Tree:
@@ -352,6 +348,8 @@ def check_condition(text: str, tables: Sequence[str]) -> None:
 
 def pushed_down(condition: Condition, columns: Sequence[EngineColumn]) -> Any:
     """The part of a condition that can exclude row groups, as an Arrow expression, or None."""
+    import duckdb
+
     from warpdata.sql.arrow_source import ArrowSource
 
     filters: list[Any] = []
@@ -361,8 +359,9 @@ def pushed_down(condition: Condition, columns: Sequence[EngineColumn]) -> Any:
             filters.append(filter)
             return super().scanner(columns, None)
 
-    if not _pushes_right(columns):
-        return None
+    has_floats = any(word in str(column.held) for column in columns for word in ("float", "double"))
+    if has_floats and duckdb.__version__.startswith("1."):
+        return None  # before 2.0 pushed filters forgot that NaN is above every number
     source = RecordingSource([column.field for column in columns], lambda *_: iter(()))
     with contextlib.suppress(DatasetError), contextlib.closing(_shared(pushes=True).cursor()) as cursor:
         with _mapped([source]):
@@ -491,14 +490,6 @@ def _let_go(connection: Any) -> None:
     """Close an engine before the interpreter ends: what it still holds then, its library complains of."""
     connection.close()
     _shared_by.cache_clear()
-
-
-def _pushes_right(columns: Sequence[EngineColumn]) -> bool:
-    """Whether pushed filters mean what the engine means: before 2.0 they forgot that NaN is above every number."""
-    import duckdb
-
-    is_old = duckdb.__version__.startswith("1.")
-    return not (is_old and any(word in str(c.held) for c in columns for word in ("float", "double")))
 
 
 def _clean_message(message: str) -> str:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from warpdata.bytekit.jsontext import dump_json, plain_json
-from warpdata.bytekit.process.forks import NoPickle, run_in_child
+from warpdata.bytekit.process.forks import NoPickle, OwnProcess
 from warpdata.catalog.access import (
     Access,
     AccessOptions,
@@ -21,6 +21,7 @@ from warpdata.catalog.access import (
     staging_for,
     writable_store,
 )
+from warpdata.catalog.build import parts
 from warpdata.catalog.build.episodes import (
     CHUNK_BYTES,
     EpisodePacker,
@@ -29,28 +30,12 @@ from warpdata.catalog.build.episodes import (
     episode_rows,
     merge_stored,
 )
-from warpdata.catalog.build.parts import (
-    PackedShard,
-    StagedArtifact,
-    check_binding,
-    default_ref_type,
-    grow_artifact,
-    grow_episodes,
-    grow_table,
-    inherited_notes,
-    new_artifact,
-    new_table,
-    pack_artifact,
-    publish_on_newest,
-    webdataset_rows,
-    whole_files,
-)
 from warpdata.catalog.build.tables import ParquetOptions, ParquetShard, stage_table
 from warpdata.catalog.dataset import Dataset, open_version
 from warpdata.catalog.publish.pointers import read_pointer
 from warpdata.catalog.publish.publish import (
-    Progress,
     Published,
+    PublishKeywords,
     PublishOptions,
     Upload,
     Uploads,
@@ -90,6 +75,16 @@ class _Kept:
     part: Any
     dataset: Dataset
 
+    def uploads(self, place: str) -> list[Upload]:
+        """Its blobs: they must be in the catalog at `place`, or are copied from the one it was published in."""
+        dataset = self.dataset
+        return [
+            Upload(blob.hash, blob.byte_size)
+            if place == dataset.catalog.place and not blob.is_elsewhere
+            else upload_blob(*dataset.access.place(dataset.catalog, blob), blob)
+            for blob in self.part.blobs()
+        ]
+
 
 class DatasetBuilder(NoPickle):
     """Tables, artifacts and the bindings between them; `publish` makes them a version of a dataset.
@@ -115,7 +110,7 @@ class DatasetBuilder(NoPickle):
         self._chosen_staging = staging
         self._owned: Staging | None = None
         self._tables: dict[str, list[ParquetShard]] = {}
-        self._artifacts: dict[str, StagedArtifact] = {}
+        self._artifacts: dict[str, parts.StagedArtifact] = {}
         self._rows: dict[str, list[dict[str, Any]]] = {}
         self._kept_tables: dict[str, _Kept] = {}
         self._kept_artifacts: dict[str, _Kept] = {}
@@ -126,12 +121,8 @@ class DatasetBuilder(NoPickle):
         self._extends = False
         self._adds_columns = False
         self._places = 0
-        self._is_ours = True
-        run_in_child(self.in_child)
-
-    def in_child(self) -> None:
-        """In a forked child: staged files, and publishing them, belong to the process that made the builder."""
-        self._is_ours = False
+        self._own = OwnProcess()
+        """Staged files, and publishing them, belong to the process that made the builder."""
 
     @property
     def catalog(self) -> str:
@@ -181,7 +172,7 @@ class DatasetBuilder(NoPickle):
         if kind not in model.KINDS:
             near = nearest(kind, model.KINDS)
             raise ValueError(f"not a kind of artifact: {kind!r}; there are {', '.join(model.KINDS)}.{near}")
-        self._artifacts[name] = pack_artifact(source, kind, self._place(name), options)
+        self._artifacts[name] = parts.pack_artifact(source, kind, self._place(name), options)
         return self
 
     @suggests
@@ -193,13 +184,13 @@ class DatasetBuilder(NoPickle):
         """
         self._new_part(name)
         packer = EpisodePacker(self._place(name), parse_size(chunk_bytes))
-        shards: list[PackedShard | BlobRef] = []
+        shards: list[parts.PackedShard | BlobRef] = []
         rows: list[dict[str, Any]] = []
         with contextlib.ExitStack() as stack:
             store: EpisodeStore | None = None
             for files, is_own in packer.pack(source):
                 if not is_own or not is_remote(self.catalog):
-                    packed = whole_files(files, is_own=is_own)
+                    packed = parts.whole_files(files, is_own=is_own)
                     shards += packed
                     rows += episode_rows(name, packed) if is_own else []
                     continue
@@ -209,7 +200,7 @@ class DatasetBuilder(NoPickle):
                 shards += episode.blobs
                 rows.append(dict(episode.facts))
                 self._sent += [Upload(b.hash, b.byte_size) for b in episode.blobs if b.hash in episode.sent]
-        staged = StagedArtifact(model.EPISODE_KIND, shards)
+        staged = parts.StagedArtifact(model.EPISODE_KIND, shards)
         if len(staged.members) < len(shards):
             raise CorruptLayoutError(f"two files of artifact {name!r} have the same name")
         self._artifacts[name] = staged
@@ -227,7 +218,7 @@ class DatasetBuilder(NoPickle):
         self._new_part(name)
         episodes = merge_stored(stored)
         blobs = tuple(blob for episode in episodes for blob in episode.blobs)
-        self._artifacts[name] = StagedArtifact(model.EPISODE_KIND, blobs)
+        self._artifacts[name] = parts.StagedArtifact(model.EPISODE_KIND, blobs)
         self._rows[name] = [{**episode.facts, "artifact": name} for episode in episodes]
         return self
 
@@ -236,7 +227,7 @@ class DatasetBuilder(NoPickle):
         artifact = artifact or f"{name}_shards"
         self.add_artifact(artifact, tars, kind="webdataset_shards")
         staged = self._artifacts[artifact]
-        extensions, rows = webdataset_rows(staged.files)
+        extensions, rows = parts.webdataset_rows(staged.files)
         columns: dict[str, list[Any]] = {"__key__": [row["__key__"] for row in rows]}
 
         def content(member: str) -> str:
@@ -252,7 +243,9 @@ class DatasetBuilder(NoPickle):
         self.add_table(name, columns)
         for extension in extensions:
             if extension not in _INLINE:
-                self.bind(name, extension, artifact, default_ref_type(extension))
+                self.bind(
+                    name, extension, artifact, parts.REF_TYPE_OF.get(extension.rpartition(".")[2], "file")
+                )
         return self
 
     def bind(
@@ -341,23 +334,10 @@ class DatasetBuilder(NoPickle):
         with contextlib.closing(Access(self._options)) as access:
             return self._build(self._newest(access))[0]
 
-    @suggests
-    def publish(
-        self,
-        *,
-        set_latest: bool = True,
-        tags: Sequence[str] = (),
-        message: str = "",
-        sign_key: str | os.PathLike[str] | None = None,
-        retries: int = 0,
-        expect_latest: str | None = None,
-        repair: bool = False,
-        progress: Progress | None = None,
-        workers: int = 4,
-    ) -> Published:
+    def publish(self, **keywords: Unpack[PublishKeywords]) -> Published:
         """Send missing blobs, then the manifest, then move the pointers; running it again is harmless.
 
-        But for rows that join a table (`extend`): every run adds them.
+        But for rows that join a table (`extend`): every run adds them. Keywords are the fields of PublishOptions.
 
         `retries`: how often to move `latest` after all when another publisher moved it meanwhile (after `extend`: how
         often to build on the newer version instead); `expect_latest`: the version it must still point at, by its hash
@@ -365,27 +345,15 @@ class DatasetBuilder(NoPickle):
         only of what is added: for the version it builds on there is `warp repair`).
         """
         self._check_ours()
-        require_kind("message", message, str, "a text")
-        if message.encode("utf-8", "replace").decode() != message:
-            raise ValueError(f"message is not valid Unicode: {message!r}")
-        options = PublishOptions(
-            set_latest=set_latest,
-            tags=(tags,) if isinstance(tags, str) else tuple(tags),
-            message=message,
-            sign_key=None if sign_key is None else Path(sign_key),
-            retries=retries,
-            expect_latest=expect_latest,
-            repair=repair,
-            progress=progress,
-            workers=workers,
-        )
+        options = PublishOptions(**keywords)
         with contextlib.closing(Access(self._options)) as access:
-            if self._extends:
-                early = self._early_uploads(access)
-                published = publish_on_newest(access, self.name, self._build, early, options)
-            else:
-                manifest, uploads = self._build(None)
-                published = publish(access, self.name, manifest, uploads, options)
+            early = self._early_uploads(access) if self._extends else Uploads()
+            once = None if self._extends else self._build(None)
+
+            def build(latest: str | None) -> tuple[Manifest, Uploads]:
+                return once or self._build(None if latest is None else self._open(access, latest))
+
+            published = publish(writable_store(access), self.name, build, options, early)
         sent, self._sent = self._sent, []
         return published.with_sent(sent)
 
@@ -406,7 +374,7 @@ class DatasetBuilder(NoPickle):
         self.close()
 
     def _check_ours(self) -> None:
-        if not self._is_ours:
+        if not self._own:
             fact = "this builder belongs to the process that made it"
             hint = "Make a DatasetBuilder in this process."
             raise WriterClosedError(fact, path=str(self.name), hint=hint)
@@ -420,18 +388,19 @@ class DatasetBuilder(NoPickle):
 
     def _newest(self, access: Access) -> Dataset | None:
         pointer = read_pointer(writable_store(access), self.name.latest_key).pointer
-        return (
-            None if pointer is None else open_version(access, access.catalogs[0], self.name, pointer.version)
-        )
+        return None if pointer is None else self._open(access, pointer.version)
 
-    def _early_uploads(self, access: Access) -> list[Upload]:
+    def _open(self, access: Access, version: str) -> Dataset:
+        return open_version(access, access.catalogs[0], self.name, version)
+
+    def _early_uploads(self, access: Access) -> Uploads:
         """The blobs that are needed whichever version this one is built on; of vector files the appended parts."""
-        uploads = Uploads()
+        uploads, base = Uploads(), self._newest(access)
         for name, staged in self._artifacts.items():
             if staged.kind != model.VECTOR_KIND:
                 staged.blobs(uploads)
-            elif (base := self._newest(access)) is not None and name in base.artifacts:
-                grow_artifact(base.artifact(name), staged, by_number=False, uploads=uploads)
+            elif base is not None and name in base.artifacts:
+                parts.grow_artifact(base.artifact(name), staged, by_number=False, uploads=uploads)
         return uploads
 
     def _build(self, base: Dataset | None) -> tuple[Manifest, Uploads]:
@@ -447,35 +416,34 @@ class DatasetBuilder(NoPickle):
             self._check(binding, kept_tables, kept_artifacts)
         uploads = Uploads()
 
-        def in_place(part: Any) -> Any:
-            return _without_uris(part) if base is None else part
-
+        in_place = _without_uris if base is None else lambda part: part
         tables: dict[str, TablePart] = {name: in_place(kept.part) for name, kept in kept_tables.items()}
         artifacts: dict[str, ArtifactPart] = {n: in_place(kept.part) for n, kept in kept_artifacts.items()}
         for name, staged in self._artifacts.items():
             if base is not None and name in artifacts:
                 by_number = any(b.artifact == name and b.addressing == "range" for b in bindings)
-                artifacts[name] = grow_artifact(
+                artifacts[name] = parts.grow_artifact(
                     base.artifact(name), staged, by_number=by_number, uploads=uploads
                 )
             else:
-                artifacts[name] = new_artifact(staged, uploads)
+                artifacts[name] = parts.new_artifact(staged, uploads)
         for name, files in self._tables.items():
             if base is not None and name in tables:
                 place, wider = self._place("cast"), self._adds_columns
-                tables[name] = grow_table(name, base, files, place, uploads, add_columns=wider)
+                tables[name] = parts.grow_table(name, base, files, place, uploads, add_columns=wider)
             else:
-                tables[name] = new_table(files, uploads)
+                tables[name] = parts.new_table(files, uploads)
         self._add_facts(base, tables, uploads)
+        here = place_of(self.catalog, self._options.store)
         for kept in [*self._kept_tables.values(), *self._kept_artifacts.values()]:
-            uploads += self._kept_uploads(kept)
+            uploads += kept.uploads(here)
         manifest = Manifest(
             dataset_id=self.name.dataset_id,
             tables=tables,
             artifacts=artifacts,
             bindings=tuple(sorted(bindings, key=lambda b: (b.table, b.column))),
             created_at=utc_now(),
-            metadata=self._metadata if base is None else {**inherited_notes(base), **self._metadata},
+            metadata=self._metadata if base is None else {**parts.inherited_notes(base), **self._metadata},
         )
         return manifest, uploads
 
@@ -491,13 +459,13 @@ class DatasetBuilder(NoPickle):
             rows += facts
         if rows and EPISODES_TABLE in tables:
             assert base is not None
-            tables[EPISODES_TABLE] = grow_episodes(base, rows, self._place("grown"), uploads)
+            tables[EPISODES_TABLE] = parts.grow_episodes(base, rows, self._place("grown"), uploads)
             return
         held = [] if base is None else base.manifest.artifacts.values()
         # If older episodes have no table, one of the new ones alone would hide them.
         if rows and not any(part.kind == model.EPISODE_KIND for part in held):
             files = stage_table(EPISODES_TABLE, table_of(rows), self._place(EPISODES_TABLE), ParquetOptions())
-            tables[EPISODES_TABLE] = new_table(files, uploads)
+            tables[EPISODES_TABLE] = parts.new_table(files, uploads)
 
     def _all_bindings(self, base: Dataset | None, artifacts: set[str]) -> list[Binding]:
         """The bindings that were made here, and the kept ones of other columns."""
@@ -542,32 +510,12 @@ class DatasetBuilder(NoPickle):
             kept = artifact.dataset.artifact(binding.artifact).has(names)
             return [here or there for here, there in zip(flags, kept, strict=True)]
 
-        values = self._values(binding, files, table)
-        check_binding(binding, values, has_members, [*sizes, *(staged.sizes if staged else ())])
-
-    def _values(
-        self, binding: Binding, files: Sequence[ParquetShard] | None, table: _Kept | None
-    ) -> Iterator[Any]:
-        """The values of a bound column: of the files that are added, or of a kept table."""
         if files is not None:
-            for file in files:
-                for batch in file.batches([binding.column]):
-                    yield batch.column(0)
-            return
-        assert table is not None
-        for rows in table.dataset.table(binding.table).select([binding.column]).row_groups():
-            yield from rows.column(0).chunks
-
-    def _kept_uploads(self, kept: _Kept) -> list[Upload]:
-        """The blobs of a kept part: they must be in the catalog, or are copied from the one it was published in."""
-        dataset = kept.dataset
-        is_here = place_of(self.catalog, self._options.store) == dataset.catalog.place
-        return [
-            Upload(blob.hash, blob.byte_size)
-            if is_here and not blob.is_elsewhere
-            else upload_blob(*dataset.access.place(dataset.catalog, blob), blob)
-            for blob in kept.part.blobs()
-        ]
+            values = (batch.column(0) for file in files for batch in file.batches([binding.column]))
+        else:
+            kept_table = tables[binding.table].dataset.table(binding.table).select([binding.column])
+            values = (chunk for rows in kept_table.row_groups() for chunk in rows.column(0).chunks)
+        parts.check_binding(binding, values, has_members, [*sizes, *(staged.sizes if staged else ())])
 
 
 def _choose(kind: str, known: Mapping[str, Any], chosen: Iterable[str] | None) -> list[str]:

@@ -1,7 +1,7 @@
 """Episodes and prediction lanes to publish: recordings are packed with their edits, shards stay as they are.
 
 `EpisodeStore` puts episodes into a catalog before a version names them: many workers store, one publisher commits.
-A blob is named by its content, so storing an episode twice leaves one blob; `warp gc-remote` removes what no version
+A blob is named by its content, so storing an episode twice leaves one blob; `warp catalog gc` removes what no version
 names.
 """
 
@@ -20,7 +20,7 @@ import numpy as np
 
 from warpdata.bytekit.arrays import as_array
 from warpdata.bytekit.checksum import sha256_hex
-from warpdata.bytekit.io.commit import fold_name, make_folders, write_file
+from warpdata.bytekit.io.commit import fold_name, is_safe_name, make_folders, write_file
 from warpdata.bytekit.jsontext import dump_json
 from warpdata.bytekit.process.locks import FileLock
 from warpdata.catalog.access import (
@@ -38,8 +38,8 @@ from warpdata.catalog.publish.publish import (
     PublishOptions,
     Upload,
     Uploads,
-    send,
     upload_file,
+    upload_missing,
     upload_read,
 )
 from warpdata.catalog.read.episodes import (
@@ -74,7 +74,6 @@ from warpdata.errors import (
     require_kind,
 )
 from warpdata.formats.manifest.model import LANE_KIND, BlobRef
-from warpdata.formats.tarshard.reader import is_safe_name
 from warpdata.formats.wshard.chunks import list_name, read_chunk_list
 from warpdata.formats.wshard.episode import WShardEpisode
 from warpdata.formats.wshard.layout import META_EPISODE, ROLE_CHUNK_LIST, ROLE_EPISODE
@@ -145,9 +144,15 @@ class EpisodePacker:
 
     def _shard_files(self, path: Path, files: list[NamedFile]) -> tuple[list[NamedFile], bool]:
         """A shard as it is, or in chunks if it is long and not a chunk already."""
-        if path.stat().st_size <= self._chunk_bytes or _is_chunk(path):
+        if path.stat().st_size <= self._chunk_bytes:
             return files, False
-        episode = episode_of_shard(ShardReader.open(path))
+        try:
+            shard = ShardReader.open(path)
+            if shard.role != ROLE_EPISODE or "chunk_index" in shard.read_json(META_EPISODE):
+                return files, False
+        except WarpError:  # no shard at all
+            return files, False
+        episode = episode_of_shard(shard)
         return self.pack_episode(episode, episode.id), True
 
     def pack_episode(self, episode: Episode, name: str) -> list[NamedFile]:
@@ -159,7 +164,12 @@ class EpisodePacker:
         self._names.add(name)
         self._folded.add(fold_name(name))
         folder.mkdir(parents=True, exist_ok=True)
-        count = -(-_packed_size(episode) // self._chunk_bytes)
+        # Numbers are stored as they are, cameras stay encoded.
+        signals = list(episode.signals.values())
+        plain = [signal for signal in signals if signal.meta.kind != "image" and not signal.meta.is_object]
+        size = sum(len(signal) * signal.meta.row_bytes for signal in plain)
+        size += episode.stored_bytes if len(plain) < len(signals) else 0
+        count = -(-size // self._chunk_bytes)
         if count <= 1:
             target = folder / f"{name}{SUFFIX}"
             return [(target.name, pack_episode(episode, target, episode_id=name, overwrite=True))]
@@ -234,15 +244,6 @@ class _ShardFolder:
         return list(self._shards)
 
 
-def _is_chunk(path: Path) -> bool:
-    """Whether a file is a chunk or a chunk list already, or no shard at all."""
-    try:
-        with ShardReader.open(path) as shard:
-            return shard.role != ROLE_EPISODE or "chunk_index" in shard.read_json(META_EPISODE)
-    except WarpError:
-        return True
-
-
 def _episode_kind(path: Path) -> str:
     """The kind of episodes at a path; BadMagicError for anything else."""
     try:
@@ -254,14 +255,6 @@ def _episode_kind(path: Path) -> str:
     if kind not in ("directory", "recordings", "shards", "episode", "chunk-list"):
         raise BadMagicError(f"holds no episodes but is of the kind {kind!r}", path=path, hint=_KNOWN)
     return kind
-
-
-def _packed_size(episode: Episode) -> int:
-    """About how many bytes a packed episode takes: numbers are stored as they are, cameras stay encoded."""
-    signals = list(episode.signals.values())
-    plain = [signal for signal in signals if signal.meta.kind != "image" and not signal.meta.is_object]
-    rows = sum(len(signal) * signal.meta.row_bytes for signal in plain)
-    return rows + (episode.stored_bytes if len(plain) < len(signals) else 0)
 
 
 def _check_finished(dataset: LocalDataset) -> None:
@@ -283,11 +276,6 @@ class StoredEpisode:
     sent: tuple[str, ...] = ()
     """The hashes of the blobs that were not there before."""
 
-    @property
-    def content(self) -> frozenset[tuple[str | None, str]]:
-        """Its blobs by name and hash."""
-        return frozenset((blob.name, blob.hash) for blob in self.blobs)
-
 
 def merge_stored(stored: Iterable[StoredEpisode]) -> list[StoredEpisode]:
     """Stored episodes by id; ConflictError for one id with two contents."""
@@ -296,7 +284,8 @@ def merge_stored(stored: Iterable[StoredEpisode]) -> list[StoredEpisode]:
     for episode in stored:
         require_kind("stored", episode, StoredEpisode, "a StoredEpisode")
         known = episodes.setdefault(episode.id, episode)
-        if known.content != episode.content:
+        contents = [{(blob.name, blob.hash) for blob in one.blobs} for one in (known, episode)]
+        if contents[0] != contents[1]:
             fact = f"episode {episode.id!r} was made twice, with different bytes"
             hint = "Make its computation deterministic, or give each result an id of its own; nothing was published."
             raise ConflictError(fact, hint=hint)
@@ -398,7 +387,9 @@ class EpisodeStore:
         return self.store_files([(name, files[0][1])] if name and len(files) == 1 else files)
 
     def _send(self, uploads: list[Upload]) -> tuple[str, ...]:
-        return tuple(upload.sha256 for upload in send(self._store, uploads).uploads)
+        return tuple(
+            upload.sha256 for upload in upload_missing(self._store, uploads, PublishOptions()).uploads
+        )
 
 
 def store_episode(catalog: str, artifact: str, episode: Episode, name: str) -> StoredEpisode:
@@ -494,12 +485,12 @@ def make_lane(
     signals = {signal_name(truth, name): truth for truth in of}
     about = LaneAbout(name, signals, revision or code_name(function))
     check_free(dataset, f"{PART_PREFIX}{name}", LANE_KIND)
-    places = _places(dataset)
+    places = dataset.episode_places()
     # Finished episodes wait here for the others; a later run of the same lane resumes from them.
     identity = dump_json({"dataset": dataset.id, "catalog": dataset.catalog.place, **about.to_json()})
     cache = Path(os.path.expanduser(dataset.access.options.cache_dir))
     folder = cache / "lanes" / sha256_hex(identity)[:24]
-    with _locked(folder):
+    with _lock_lane(folder):
         current = _current(dataset, about, places)
         files = {
             place: folder / f"{sha256_hex(place.lane_member.encode())[:40]}{SUFFIX}"
@@ -535,25 +526,17 @@ def make_lane(
     return LaneMade(published, len(missing) - len(without), resumed, len(current), lacking)
 
 
-def _places(dataset: Dataset) -> list[LanePlace]:
-    """The bytes of every episode."""
-    return [place for source in dataset.episode_sources().values() for place in source.places()]
-
-
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Hold the lock of a lane: a second computation on this machine would remove the files of the first."""
+def _lock_lane(folder: Path) -> contextlib.AbstractContextManager[object]:
+    """The lock of a lane: a second computation on this machine would remove the files of the first."""
     make_folders(folder.parent)
     try:
         lock = FileLock.take(folder.with_suffix(".lock"), removes=True)
     except NoLocksError:
-        yield
-        return
+        return contextlib.nullcontext()
     if lock is None:
         hint = "Wait until it is done: what it publishes is not computed again."
         raise ConflictError("this lane is being computed by another process", path=folder, hint=hint)
-    with lock:
-        yield
+    return lock
 
 
 def _current(dataset: Dataset, about: LaneAbout, places: Sequence[LanePlace]) -> set[LanePlace]:
@@ -614,7 +597,7 @@ def _publish(
 
     def shards_for(base: Dataset) -> list[BlobRef]:
         """The new predictions, and those of the published lane that are current."""
-        places = _places(base)
+        places = base.episode_places()
         shards = [text, *(fresh[place] for place in places if place in fresh)]
         kept = [place for place in _current(base, about, places) if place not in fresh]
         if kept:

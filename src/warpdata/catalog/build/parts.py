@@ -15,71 +15,49 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from warpdata.bytekit.checksum import RunningSha256, crc32c
+from warpdata.bytekit.io.commit import is_safe_name
 from warpdata.bytekit.io.ranges import RangeReader
 from warpdata.bytekit.process import system
 from warpdata.bytekit.process.threads import map_in_threads
 from warpdata.catalog.access import Access, DatasetName, writable_store
 from warpdata.catalog.build.tables import ParquetOptions, ParquetShard, expand_paths, write_shards
 from warpdata.catalog.dataset import Dataset, open_version
-from warpdata.catalog.publish.pointers import read_pointer, removal_count
 from warpdata.catalog.publish.publish import (
     Published,
     PublishOptions,
     Upload,
     Uploads,
-    pause,
-    publish_after,
-    send,
+    publish,
     upload_file,
     upload_read,
     utc_now,
 )
 from warpdata.catalog.read.artifacts import Artifact
 from warpdata.catalog.read.episodes import EPISODES_TABLE
-from warpdata.catalog.read.rowgroups import schema_fields, schema_from_base64, schema_to_base64
 from warpdata.episodes.collection.facts import joined_tables, table_of
-from warpdata.errors import (
-    BlobNotFoundError,
-    ConflictError,
-    CorruptLayoutError,
-    DatasetError,
-    PointerMovedError,
-)
+from warpdata.errors import ConflictError, CorruptLayoutError, DatasetError
 from warpdata.formats.gamsae import layout as corpus_layout
 from warpdata.formats.gamsae.corpus import parse_corpus
-from warpdata.formats.manifest.codec import packed_shards, with_added, with_tail
-from warpdata.formats.manifest.layout import pack_guide
-from warpdata.formats.manifest.model import (
-    CORPUS_KIND,
-    TAR_KINDS,
-    VECTOR_KIND,
-    ArtifactPart,
-    Binding,
-    BlobRef,
-    Manifest,
-    MemberIndexRef,
-    TablePart,
-    TableShard,
-    blob_of,
-    list_vector_files,
-    table_shard_of,
-    vector_files,
-)
+from warpdata.formats.manifest import model
+from warpdata.formats.manifest.codec import pack_guide, packed_shards, with_added, with_tail
 from warpdata.formats.rvf.verify import goes_on_from
 from warpdata.formats.tarshard.member_index import Member, pack_index
-from warpdata.formats.tarshard.reader import is_safe_name, scan_members
+from warpdata.formats.tarshard.reader import scan_members
 from warpdata.formats.tarshard.writer import PackOptions, pack_shards
+from warpdata.sql.columns import schema_fields, schema_from_base64, schema_to_base64
 from warpdata.stores.blobstore import DigestedFile, FileDigest, check_unchanged, digest_file
 
 _HASH_WORKERS = max(2, min(8, os.cpu_count() or 2))
 _COPY_BELOW_BYTES = 16 << 20
 """Smaller files are read at once, so that their checksum is of the bytes that are packed."""
-_REF_TYPES = {
-    "image": {"jpg", "jpeg", "png", "webp", "bmp", "gif", "tif", "tiff", "ppm", "pgm"},
-    "audio": {"wav", "flac", "ogg", "mp3", "opus", "aiff"},
-    "video": {"mp4", "mkv", "webm", "avi", "mov"},
-    "episode": {"wshard"},
+_EXTENSIONS = {
+    "image": "jpg jpeg png webp bmp gif tif tiff ppm pgm",
+    "audio": "wav flac ogg mp3 opus aiff",
+    "video": "mp4 mkv webm avi mov",
+    "episode": "wshard",
 }
+REF_TYPE_OF = {extension: kind for kind, known in _EXTENSIONS.items() for extension in known.split()}
+"""The types of references to files by their extensions."""
 _TEXTS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
 
 
@@ -101,12 +79,12 @@ class StagedArtifact:
     """An artifact of a builder; a BlobRef is a shard that is in the catalog already."""
 
     kind: str
-    shards: Sequence[PackedShard | BlobRef]
+    shards: Sequence[PackedShard | model.BlobRef]
     members: dict[str, Member] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for number, (shard, size) in enumerate(zip(self.shards, self.sizes, strict=True)):
-            if isinstance(shard, PackedShard) and self.kind in TAR_KINDS:
+            if isinstance(shard, PackedShard) and self.kind in model.TAR_KINDS:
                 self.members.update({member.name: member for member in shard.members})
             else:
                 self.members[str(shard.name)] = Member(str(shard.name), number, 0, size, -1)
@@ -121,7 +99,7 @@ class StagedArtifact:
         """Bytes of each shard."""
         return [s.digest.size if isinstance(s, PackedShard) else s.byte_size for s in self.shards]
 
-    def blobs(self, uploads: Uploads, numbers: Iterable[int] | None = None) -> list[BlobRef]:
+    def blobs(self, uploads: Uploads, numbers: Iterable[int] | None = None) -> list[model.BlobRef]:
         """Its shards, or some of them, as blobs to upload."""
         blobs = []
         for shard in self.shards if numbers is None else [self.shards[number] for number in numbers]:
@@ -138,7 +116,7 @@ def pack_artifact(
 ) -> StagedArtifact:
     """The shards of an artifact: tar files are indexed, folders are packed, other kinds stay files."""
     paths = list_paths(source)
-    if kind not in TAR_KINDS:
+    if kind not in model.TAR_KINDS:
         files = sorted(pair for path in paths for pair in _files_below(path))
         if not files:
             raise DatasetError("the artifact has no files", path=str(paths[0]))
@@ -251,14 +229,8 @@ def _index_tars(paths: Sequence[Path]) -> list[PackedShard]:
     return shards
 
 
-def default_ref_type(extension: str) -> str:
-    """The type of references to files with an extension."""
-    last = extension.rpartition(".")[2].lower()
-    return next((kind for kind, known in _REF_TYPES.items() if last in known), "file")
-
-
 def check_binding(
-    binding: Binding,
+    binding: model.Binding,
     columns: Iterable[pa.Array],
     has_members: Callable[[Sequence[str]], Sequence[bool]],
     shard_sizes: Sequence[int],
@@ -282,7 +254,7 @@ def check_binding(
             raise DatasetError(f"{fact}, the first is {dangling[0].as_py()!r}", hint=hint)
 
 
-def _check_ranges(binding: Binding, values: pa.Array, shard_sizes: Sequence[int]) -> None:
+def _check_ranges(binding: model.Binding, values: pa.Array, shard_sizes: Sequence[int]) -> None:
     names = {"shard", "offset", "length"}
     if not pa.types.is_struct(values.type) or not names <= {field.name for field in values.type}:
         raise DatasetError(f"column {binding.column!r} is not a struct of shard, offset and length")
@@ -303,45 +275,12 @@ _HASHED_BYTES = 8 << 20
 _CORPUS_DOCUMENTS = {corpus_layout.CORPUS_JSON, corpus_layout.ROWS_PARQUET}
 """Files that describe all others of a corpus: additions bring new ones."""
 
-Build = Callable[["Dataset | None"], "tuple[Manifest, Sequence[Upload]]"]
-"""Builds the version on top of another one, or the first one, and lists the blobs that may be new."""
-
-
-def publish_on_newest(
-    access: Access, name: DatasetName, build: Build, early: Sequence[Upload], options: PublishOptions
-) -> Published:
-    """Publish a version on top of the newest one; if that is overtaken, build it on the newer one again.
-
-    `early` are the blobs that are needed in any case: they are sent first.
-    """
-    store = writable_store(access)
-    sent = send(store, early, progress=options.progress, workers=options.workers).uploads
-    for attempt in range(options.retries + 1):
-        removals = removal_count(store)
-        seen = read_pointer(store, name.latest_key)
-        try:
-            version = seen.pointer.version if seen.pointer else None
-            base = None if version is None else open_version(access, access.catalogs[0], name, version)
-            manifest, uploads = build(base)
-            if attempt < options.retries and read_pointer(store, name.latest_key).pointer != seen.pointer:
-                pause(attempt)  # overtaken already: do not store a version that would never be the latest
-                continue
-            once = replace(options, retries=0)
-            return publish_after(store, name, seen, removals, manifest, uploads, once).with_sent(sent)
-        except (PointerMovedError, DatasetError, BlobNotFoundError):
-            # An overtaken version may also be deleted and its blobs collected, so that something of it is missing.
-            is_overtaken = read_pointer(store, name.latest_key).pointer != seen.pointer
-            if attempt == options.retries or not is_overtaken:
-                raise
-            pause(attempt)
-    raise AssertionError("the last attempt returns or raises")
-
 
 def publish_part(
     dataset: Dataset,
     name: str,
     kind: str,
-    shards_for: Callable[[Dataset], Sequence[BlobRef]],
+    shards_for: Callable[[Dataset], Sequence[model.BlobRef]],
     early: Sequence[Upload],
     options: PublishOptions,
 ) -> Published:
@@ -351,20 +290,21 @@ def publish_part(
     """
     check_free(dataset, name, kind)
 
-    def build(base: Dataset | None) -> tuple[Manifest, list[Upload]]:
-        if base is None:
+    def build(version: str | None) -> tuple[model.Manifest, list[Upload]]:
+        if version is None:
             raise DatasetError("the dataset is gone", path=dataset.id)
+        base = open_version(access, access.catalogs[0], DatasetName(dataset.id), version)
         check_free(base, name, kind)
         uploads = Uploads(early)
         shards = sorted(shards_for(base), key=lambda shard: str(shard.name))
-        part = ArtifactPart(kind, uploads.add_list(packed_shards(tuple(shards), blob_of)))
+        part = model.ArtifactPart(kind, uploads.add_list(packed_shards(tuple(shards))))
         artifacts = {**base.manifest.artifacts, name: part}
         notes = inherited_notes(base)
         return replace(base.manifest, artifacts=artifacts, created_at=utc_now(), metadata=notes), uploads
 
     options_here = replace(dataset.access.options, catalogs=(dataset.catalog.given,))
     with contextlib.closing(Access(options_here)) as access:
-        return publish_on_newest(access, DatasetName(dataset.id), build, early, options)
+        return publish(writable_store(access), DatasetName(dataset.id), build, options, early)
 
 
 def publish_files(
@@ -388,16 +328,18 @@ def inherited_notes(base: Dataset) -> dict[str, Any]:
     return {key: value for key, value in base.manifest.metadata.items() if key not in ("message", "parent")}
 
 
-def new_artifact(staged: StagedArtifact, uploads: Uploads) -> ArtifactPart:
+def new_artifact(staged: StagedArtifact, uploads: Uploads) -> model.ArtifactPart:
     """An artifact of a builder as part of a manifest."""
-    shards = uploads.add_list(packed_shards(tuple(staged.blobs(uploads)), blob_of))
-    indexes = (_member_index(list(staged.members.values()), uploads),) if staged.kind in TAR_KINDS else ()
-    return ArtifactPart(staged.kind, shards, indexes)
+    shards = uploads.add_list(packed_shards(tuple(staged.blobs(uploads))))
+    indexes = (
+        (_member_index(list(staged.members.values()), uploads),) if staged.kind in model.TAR_KINDS else ()
+    )
+    return model.ArtifactPart(staged.kind, shards, indexes)
 
 
 def grow_artifact(
     artifact: Artifact, staged: StagedArtifact, *, by_number: bool, uploads: Uploads
-) -> ArtifactPart:
+) -> model.ArtifactPart:
     """An artifact of a version with more shards; shards that are there already are not added again.
 
     `by_number`: references count its shards, so new ones come last.
@@ -407,17 +349,17 @@ def grow_artifact(
         fact = f"artifact {artifact.name!r} is of kind {part.kind}, not {staged.kind}"
         raise DatasetError(fact, hint="Add it under another name.")
     if part.is_tar:
-        return _grow_tars(artifact, staged, by_number=by_number, uploads=uploads)
-    if part.kind == VECTOR_KIND:
+        return _grow_tars(artifact, staged, by_number, uploads)
+    if part.kind == model.VECTOR_KIND:
         return _grow_vectors(artifact, staged.files, uploads)
     added = staged.blobs(uploads)
-    shards: Sequence[BlobRef] = part.shards
-    if part.kind == CORPUS_KIND:
+    shards: Sequence[model.BlobRef] = part.shards
+    if part.kind == model.CORPUS_KIND:
         _check_corpus(artifact, staged)
         replaced = _CORPUS_DOCUMENTS & {str(shard.name) for shard in added}
         if replaced:
             shards = tuple(shard for shard in shards if shard.name not in replaced)
-    return replace(part, shards=uploads.add_list(with_added(shards, added, blob_of, at_end=by_number)))
+    return replace(part, shards=uploads.add_list(with_added(shards, added, at_end=by_number)))
 
 
 def _check_corpus(artifact: Artifact, staged: StagedArtifact) -> None:
@@ -439,8 +381,8 @@ def _check_corpus(artifact: Artifact, staged: StagedArtifact) -> None:
 
 
 def _grow_tars(
-    artifact: Artifact, staged: StagedArtifact, *, by_number: bool, uploads: Uploads
-) -> ArtifactPart:
+    artifact: Artifact, staged: StagedArtifact, by_number: bool, uploads: Uploads
+) -> model.ArtifactPart:
     """The tar files of a version and those that have new members; the new members get an index of their own."""
     held = artifact.part
     members = list(staged.members.values())
@@ -455,7 +397,7 @@ def _grow_tars(
     fresh = [member for member in members if member.name not in known]
     used = list(range(len(staged.shards))) if by_number else sorted({member.shard for member in fresh})
     count = len(held.shards)
-    shards = uploads.add_list(with_tail(held.shards, count, staged.blobs(uploads, used), blob_of))
+    shards = uploads.add_list(with_tail(held.shards, count, staged.blobs(uploads, used)))
     if not fresh:
         return replace(held, shards=shards)
     position = {number: count + at for at, number in enumerate(used)}
@@ -469,19 +411,19 @@ def _grow_tars(
     return replace(held, shards=shards, indexes=(*refs, _member_index(merged, uploads)))
 
 
-def _member_index(members: Sequence[Member], uploads: Uploads) -> MemberIndexRef:
+def _member_index(members: Sequence[Member], uploads: Uploads) -> model.MemberIndexRef:
     data, buckets = pack_index(members)
     blob = uploads.add_bytes(data)
-    return MemberIndexRef(blob.hash, blob.byte_size, bucket_count=buckets, member_count=len(members))
+    return model.MemberIndexRef(blob.hash, blob.byte_size, bucket_count=buckets, member_count=len(members))
 
 
-def _grow_vectors(artifact: Artifact, shards: Sequence[PackedShard], uploads: Uploads) -> ArtifactPart:
+def _grow_vectors(artifact: Artifact, shards: Sequence[PackedShard], uploads: Uploads) -> model.ArtifactPart:
     """Vector files of an artifact as they are now, and new ones; a file that lacks vectors is a ConflictError.
 
     Of a file that was only appended to, the end is sent; one that was rewritten (an index, fewer bytes) whole.
     """
     held = artifact.part.shards
-    files = {file: [held[position] for position in parts] for file, parts in vector_files(held).items()}
+    files = {file: [held[position] for position in parts] for file, parts in model.vector_files(held).items()}
     for shard in shards:
         file = str(shard.name)
         check_unchanged(shard.path, shard.digest)
@@ -498,12 +440,12 @@ def _grow_vectors(artifact: Artifact, shards: Sequence[PackedShard], uploads: Up
                 _check_goes_on(artifact, file, reader)
                 kept, start = [], 0
             files[file] = _append_part(shard, reader, kept, start, uploads)
-    return replace(artifact.part, shards=list_vector_files(files))
+    return replace(artifact.part, shards=model.list_vector_files(files))
 
 
 def _append_part(
-    shard: PackedShard, reader: RangeReader, kept: list[BlobRef], start: int, uploads: Uploads
-) -> list[BlobRef]:
+    shard: PackedShard, reader: RangeReader, kept: list[model.BlobRef], start: int, uploads: Uploads
+) -> list[model.BlobRef]:
     """The parts of a vector file: those that are kept, and one for the rest.
 
     A part at the end that is no larger than the rest is sent again with it, so there are always few.
@@ -514,8 +456,8 @@ def _append_part(
         start -= kept.pop().byte_size
     if not kept:
         uploads.append(upload_file(shard.path, shard.digest, is_staged=False))
-        return [BlobRef(shard.digest.sha256, shard.digest.size)]
-    rest = BlobRef(_sha256(reader, start, reader.size), reader.size - start)
+        return [model.BlobRef(shard.digest.sha256, shard.digest.size)]
+    rest = model.BlobRef(_sha256(reader, start, reader.size), reader.size - start)
 
     def read(low: int, high: int) -> memoryview:
         with DigestedFile(shard.path, shard.digest) as file:
@@ -542,19 +484,21 @@ def _sha256(reader: RangeReader, start: int, end: int) -> str:
     return running.hexdigest()
 
 
-def new_table(files: Sequence[ParquetShard], uploads: Uploads) -> TablePart:
-    """A table of a builder as part of a manifest, with one guide for all its files."""
-    shards = []
+def new_table(files: Sequence[ParquetShard], uploads: Uploads, *, one_guide: bool = True) -> model.TablePart:
+    """A table of files as part of a manifest, with one guide for all of them or one for each."""
+    schema = files[0].schema
+    listed = uploads.add_list(packed_shards(tuple(_table_shards(files, uploads, guided=not one_guide))))
+    guide = uploads.add_bytes(pack_guide([file.guide for file in files])) if one_guide else None
+    return model.TablePart(listed, tuple(schema_fields(schema)), schema_to_base64(schema), guide)
+
+
+def _table_shards(
+    files: Iterable[ParquetShard], uploads: Uploads, *, guided: bool = True
+) -> Iterator[model.TableShard]:
     for file in files:
         blob = uploads.add_file(file.path, file.digest, is_own=file.is_own)
-        shards.append(TableShard(blob.hash, blob.byte_size, row_count=file.rows))
-    guide = uploads.add_bytes(pack_guide([file.guide for file in files]))
-    listed = uploads.add_list(packed_shards(tuple(shards), table_shard_of))
-    return _table_part(listed, files[0].schema, guide)
-
-
-def _table_part(shards: Sequence[TableShard], schema: pa.Schema, guide: BlobRef | None = None) -> TablePart:
-    return TablePart(shards, tuple(schema_fields(schema)), schema_to_base64(schema), guide)
+        guide = uploads.add_bytes(pack_guide([file.guide])) if guided else None
+        yield model.TableShard(blob.hash, blob.byte_size, row_count=file.rows, guide=guide)
 
 
 def grow_table(
@@ -565,7 +509,7 @@ def grow_table(
     uploads: Uploads,
     *,
     add_columns: bool,
-) -> TablePart:
+) -> model.TablePart:
     """A table of a version with more rows; rows of another schema are cast without loss.
 
     With new columns all rows of the table are written again.
@@ -573,29 +517,32 @@ def grow_table(
     held = base.manifest.tables[name]
     own = schema_from_base64(held.schema_ipc)
     if files[0].schema.equals(own):
-        return _with_tail(name, base, len(held.shards), [_guided_shard(f, uploads) for f in files], uploads)
+        return _with_tail(name, base, len(held.shards), files, uploads)
     schema = _join_schemas(name, own, files[0].schema, add_columns=add_columns)
     rows: Iterator[Any] = (_fit_batch(name, batch, schema) for file in files for batch in file.batches())
     if schema.equals(own):
-        tail = _write_table(pa.RecordBatchReader.from_batches(schema, rows), staging, uploads)[1]
+        tail = _written(pa.RecordBatchReader.from_batches(schema, rows), staging)
         return _with_tail(name, base, len(held.shards), tail, uploads)
     older = (batch for table in base.table(name).row_groups() for batch in table.to_batches())
     rows = itertools.chain((_fit_batch(name, batch, schema) for batch in older), rows)
-    stored, shards = _write_table(pa.RecordBatchReader.from_batches(schema, rows), staging, uploads)
-    return _table_part(uploads.add_list(packed_shards(tuple(shards), table_shard_of)), stored)
+    written = _written(pa.RecordBatchReader.from_batches(schema, rows), staging)
+    return new_table(written, uploads, one_guide=False)
+
+
+def _written(reader: pa.RecordBatchReader, staging: Path) -> list[ParquetShard]:
+    return [ParquetShard.read(path, is_own=True) for path in write_shards(reader, staging, ParquetOptions())]
 
 
 def grow_episodes(
     base: Dataset, rows: Sequence[Mapping[str, Any]], staging: Path, uploads: Uploads
-) -> TablePart:
+) -> model.TablePart:
     """The table of all episodes with more rows; small files at its end are written again with them."""
     new, held = table_of([dict(row) for row in rows]), base.manifest.tables[EPISODES_TABLE]
     table = base.table(EPISODES_TABLE)
     fitted = _fit_facts(new, schema_from_base64(held.schema_ipc))
     if fitted is None:  # new columns: every row gets them
         whole = joined_tables([table.rows_together(), new])
-        schema, shards = _write_table(whole.to_reader(), staging, uploads)
-        return _table_part(uploads.add_list(packed_shards(tuple(shards), table_shard_of)), schema)
+        return new_table(_written(whole.to_reader(), staging), uploads, one_guide=False)
     kept, count = len(held.shards), fitted.num_rows
     while kept:
         last = held.shards[kept - 1]
@@ -605,9 +552,9 @@ def grow_episodes(
     older = []
     for number in range(kept, len(held.shards)):
         file = table.files.file(number)
-        older += [file.read(group, None, file.fetch(group, None)) for group in range(len(file.group_rows))]
-    _, shards = _write_table(pa.concat_tables([*older, fitted]).to_reader(), staging, uploads)
-    return _with_tail(EPISODES_TABLE, base, kept, shards, uploads)
+        older += [file.read(group, None) for group in range(len(file.group_rows))]
+    tail = _written(pa.concat_tables([*older, fitted]).to_reader(), staging)
+    return _with_tail(EPISODES_TABLE, base, kept, tail, uploads)
 
 
 def _fit_facts(table: pa.Table, schema: pa.Schema) -> pa.Table | None:
@@ -625,34 +572,19 @@ def _fit_facts(table: pa.Table, schema: pa.Schema) -> pa.Table | None:
     return pa.table(columns, schema=schema)
 
 
-def _write_table(
-    reader: pa.RecordBatchReader, staging: Path, uploads: Uploads
-) -> tuple[pa.Schema, list[TableShard]]:
-    """Rows as shards with guides of their own; the schema as it was stored."""
-    paths = list(write_shards(reader, staging, ParquetOptions()))
-    files = [ParquetShard.read(path, is_own=True) for path in paths]
-    return files[0].schema, [_guided_shard(file, uploads) for file in files]
-
-
-def _guided_shard(file: ParquetShard, uploads: Uploads) -> TableShard:
-    blob = uploads.add_file(file.path, file.digest, is_own=file.is_own)
-    guide = uploads.add_bytes(pack_guide([file.guide]))
-    return TableShard(blob.hash, blob.byte_size, row_count=file.rows, guide=guide)
-
-
 def _with_tail(
-    name: str, base: Dataset, kept: int, tail: Sequence[TableShard], uploads: Uploads
-) -> TablePart:
+    name: str, base: Dataset, kept: int, files: Sequence[ParquetShard], uploads: Uploads
+) -> model.TablePart:
     """A table with its first shards and others; from here on each shard has a guide of its own."""
-    held = base.manifest.tables[name]
+    held, tail = base.manifest.tables[name], list(_table_shards(files, uploads))
     if held.guide is None:
-        return replace(held, shards=uploads.add_list(with_tail(held.shards, kept, tail, table_shard_of)))
+        return replace(held, shards=uploads.add_list(with_tail(held.shards, kept, tail)))
     guides = map_in_threads(base.table(name).files.guide, range(kept))
     own = [
         replace(shard, uri=None, guide=None if guide is None else uploads.add_bytes(pack_guide([guide])))
         for shard, guide in zip(held.shards[:kept], guides, strict=True)
     ]
-    shards = uploads.add_list(packed_shards((*own, *tail), table_shard_of))
+    shards = uploads.add_list(packed_shards((*own, *tail)))
     return replace(held, shards=shards, guide=None)
 
 
@@ -671,10 +603,10 @@ def _join_schemas(name: str, held: pa.Schema, new: pa.Schema, *, add_columns: bo
             raise DatasetError(f"table {name!r} has two columns of one name, so that no rows can join it")
     columns = []
     for column in held:
-        if column.name not in new.names:
-            if not add_columns:
-                raise _misfit(name, f"column {column.name!r} is missing")
+        if column.name not in new.names and add_columns:
             column = column.with_nullable(True)
+        elif column.name not in new.names:
+            raise _misfit(name, f"column {column.name!r} is missing")
         elif not _is_castable(new.field(column.name).type, column.type):
             fact = f"column {column.name!r}: expected {column.type}, got {new.field(column.name).type}"
             raise _misfit(name, fact)
@@ -709,6 +641,12 @@ def cast_exactly(column: Any, target: pa.DataType) -> Any:
         return pa.nulls(len(column), target)
     if _types.is_dictionary(target):
         return cast_exactly(column, target.value_type).dictionary_encode().cast(target)
+    if _types.is_struct(column.type) and _types.is_struct(target):
+        fields = [cast_exactly(pc.struct_field(column, each.name), each.type) for each in target]
+        mask = column.is_null() if column.null_count else None
+        return pa.StructArray.from_arrays(fields, fields=list(target), mask=mask)
+    if _is_list_of_nulls(column.type) and not len(pc.list_flatten(column)):
+        return pa.array([None if each is None else [] for each in column.to_pylist()], target)
     converted = column.cast(target)
     back = converted.cast(column.type)
     if _types.is_floating(column.type):  # NaN does not equal itself
@@ -716,6 +654,10 @@ def cast_exactly(column: Any, target: pa.DataType) -> Any:
     if not back.equals(column):
         raise ValueError("a value would change")
     return converted
+
+
+def _is_list_of_nulls(kind: pa.DataType) -> bool:
+    return hasattr(kind, "value_field") and _types.is_null(kind.value_type)
 
 
 def _is_castable(source: pa.DataType, target: pa.DataType) -> bool:
@@ -726,8 +668,9 @@ def _is_castable(source: pa.DataType, target: pa.DataType) -> bool:
     if hasattr(source, "value_field") and hasattr(target, "value_field"):  # lists
         return _is_castable(source.value_type, target.value_type)
     if _types.is_struct(source) and _types.is_struct(target):
-        return [f.name for f in source] == [f.name for f in target] and all(
-            _is_castable(a.type, b.type) for a, b in zip(source, target, strict=True)
+        held = {each.name: each.type for each in source}
+        return sorted(f.name for f in source) == sorted(f.name for f in target) and all(
+            _is_castable(held[each.name], each.type) for each in target
         )
     families = [_FAMILIES.match(str(kind)) for kind in (source, target)]
     return None not in families and len({family and family.lastgroup for family in families}) == 1

@@ -23,10 +23,9 @@ from warpdata.bytekit.io.commit import map_os_errors
 from warpdata.bytekit.io.files import check_regular
 from warpdata.bytekit.jsontext import MAX_JSON_BYTES, parse_json_object
 from warpdata.bytekit.process.threads import map_in_threads
-from warpdata.catalog.read.rowgroups import parse_footer, read_tail
 from warpdata.errors import CorruptLayoutError, DatasetError, FormatError
-from warpdata.formats.manifest.layout import ShardGuide
-from warpdata.sql.columns import cast_column, folded, without_views
+from warpdata.formats.manifest.codec import ShardGuide
+from warpdata.sql.columns import cast_column, folded, parse_footer, read_tail, with_children, without_views
 from warpdata.sql.engine import OWN_COLUMNS
 from warpdata.stores.blobstore import DigestedFile, FileDigest, digest_file
 
@@ -46,10 +45,11 @@ _MAX_REPEATS = 1 << 28
 
 
 @contextlib.contextmanager
-def readable_file(path: Path) -> Iterator[None]:
-    """DatasetError that names the file for a damaged or wrongly compressed one."""
+def _open_text(path: Path) -> Iterator[Any]:
+    """A file, decompressed by its name; DatasetError that names it if it is damaged or wrongly compressed."""
     try:
-        yield
+        with pa.input_stream(str(path), compression="detect") as stream:
+            yield stream
     except OSError as error:
         raise DatasetError(f"the file cannot be read ({error})", path=path) from None
 
@@ -57,10 +57,7 @@ def readable_file(path: Path) -> Iterator[None]:
 def json_rows(paths: Iterable[Path]) -> Iterator[dict[str, Any]]:
     """The objects of JSON lines files; empty lines are skipped."""
     for path in paths:
-        with (
-            readable_file(path),
-            io.BufferedReader(pa.input_stream(str(path), compression="detect")) as stream,
-        ):
+        with _open_text(path) as raw, io.BufferedReader(raw) as stream:
             for number in itertools.count(1):
                 line = stream.readline(MAX_JSON_BYTES + 1)
                 if not line:
@@ -188,25 +185,29 @@ def frame_table(frame: Any) -> pa.Table:
 def pieces_reader(items: Iterable[Any]) -> pa.RecordBatchReader:
     """Pieces with the Arrow interface (batches, tables, frames), one after the other; they must have one schema."""
 
-    def convert(number: int, item: Any) -> pa.Table:
-        try:
-            table = pa.Table.from_batches([item]) if isinstance(item, pa.RecordBatch) else frame_table(item)
-        except _ARROW_ERRORS as error:
-            fact = f"piece {number} of the table cannot be turned into Arrow ({error})"
-            raise DatasetError(fact) from None
-        return table.replace_schema_metadata(None)
+    schema: pa.Schema | None = None
 
-    tables = (convert(number, item) for number, item in enumerate(items))
-    first = next(tables)
-
-    def batches() -> Iterator[pa.RecordBatch]:
-        for number, table in enumerate(itertools.chain([first], tables)):
-            if not table.schema.equals(first.schema):
+    def tables() -> Iterator[pa.Table]:
+        nonlocal schema
+        for number, item in enumerate(items):
+            try:
+                table = (
+                    pa.Table.from_batches([item]) if isinstance(item, pa.RecordBatch) else frame_table(item)
+                )
+            except _ARROW_ERRORS as error:
+                fact = f"piece {number} of the table cannot be turned into Arrow ({error})"
+                raise DatasetError(fact) from None
+            table = table.replace_schema_metadata(None)
+            schema = table.schema if schema is None else schema
+            if not table.schema.equals(schema):
                 fact = f"piece {number} of the table has another schema than the first"
                 raise DatasetError(fact, hint="Give every piece the same columns and types.")
-            yield from table.to_batches()
+            yield table
 
-    return pa.RecordBatchReader.from_batches(first.schema, batches())
+    pieces = tables()
+    first = next(pieces)
+    batches = (batch for table in itertools.chain([first], pieces) for batch in table.to_batches())
+    return pa.RecordBatchReader.from_batches(first.schema, batches)
 
 
 def _exact_array(name: str, values: Any) -> Any:
@@ -273,14 +274,9 @@ def _time_kind(value: Any) -> str:
 
 
 def _in_nanoseconds(kind: pa.DataType) -> pa.DataType:
-    types = pa.types
-    if types.is_struct(kind):
-        return pa.struct([field.with_type(_in_nanoseconds(field.type)) for field in kind])
-    if types.is_list(kind):
-        return pa.list_(_in_nanoseconds(kind.value_type))
-    if types.is_timestamp(kind):
+    if pa.types.is_timestamp(kind):
         return pa.timestamp("ns", kind.tz)
-    return pa.duration("ns") if types.is_duration(kind) else kind
+    return pa.duration("ns") if pa.types.is_duration(kind) else with_children(kind, _in_nanoseconds)
 
 
 def _check_nesting(name: str, values: Any) -> None:
@@ -319,16 +315,6 @@ def _is_container(value: Any) -> bool:
     if isinstance(value, np.ndarray):
         return value.dtype == object and value.ndim > 0
     return isinstance(value, list | tuple | set | frozenset | Mapping)
-
-
-def check_levels(field: pa.Field) -> None:
-    """DatasetError for a type of too many nested lists and structs."""
-    level = [field.type]
-    for _ in range(MAX_LEVELS + 1):
-        level = [kind.field(k).type for kind in level for k in range(kind.num_fields)]
-        if not level:
-            return
-    raise _too_deep(field.name)
 
 
 def _too_deep(name: str) -> DatasetError:
@@ -518,11 +504,13 @@ def csv_reader(paths: Sequence[Path]) -> pa.RecordBatchReader:
 
     The files are read twice, as text: an integer that a float would round stays an integer or text.
     """
-    names = _csv_header(paths[0])
-    if len(set(names)) < len(names):
-        raise DatasetError("the CSV header has two columns of one name", path=paths[0])
-    for path in paths[1:]:
-        header = _csv_header(path)
+    names: list[str] = []
+    for path in paths:
+        with _open_csv(path) as reader:
+            header = list(reader.schema.names)
+        names = names or header
+        if len(set(header)) < len(header):
+            raise DatasetError("the CSV header has two columns of one name", path=path)
         if sorted(header) != sorted(names):
             fact = f"its columns are {', '.join(header)}, not {', '.join(names)}"
             raise DatasetError(f"a CSV file differs from the first: {fact}", path=path)
@@ -532,12 +520,11 @@ def csv_reader(paths: Sequence[Path]) -> pa.RecordBatchReader:
             possible[name] = [kind for kind in types if _csv_cast(batch.column(name), kind) is not None]
     schema = pa.schema([(name, types[0] if types else pa.string()) for name, types in possible.items()])
 
-    def typed() -> Iterator[pa.RecordBatch]:
-        for batch in _csv_batches(paths, names):
-            columns = [_csv_cast(batch.column(field.name), field.type) for field in schema]
-            yield pa.RecordBatch.from_arrays(columns, schema=schema)
-
-    return pa.RecordBatchReader.from_batches(schema, typed())
+    typed = (
+        pa.RecordBatch.from_arrays([_csv_cast(batch.column(f.name), f.type) for f in schema], schema=schema)
+        for batch in _csv_batches(paths, names)
+    )
+    return pa.RecordBatchReader.from_batches(schema, typed)
 
 
 def _csv_cast(texts: pa.Array, kind: pa.DataType) -> pa.Array | None:
@@ -561,36 +548,23 @@ def _csv_batches(paths: Sequence[Path], names: Sequence[str]) -> Iterator[pa.Rec
     """The rows of CSV files as text."""
     types = pa_csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()), include_columns=list(names))
     for path in paths:
-        try:
-            with readable_file(path), pa.input_stream(str(path), compression="detect") as stream:
-                yield from _open_csv(path, stream, types)
-        except (pa.ArrowInvalid, pa.ArrowKeyError) as error:
-            if "UTF8" in str(error) or "utf8" in str(error):
-                raise _not_utf8(path) from None
-            hint = "Correct the line, or convert the file."
-            raise DatasetError(f"the CSV cannot be read ({error})", path=path, hint=hint) from None
+        with _open_csv(path, types) as reader:
+            yield from reader
 
 
-def _csv_header(path: Path) -> list[str]:
-    """The column names of a CSV file."""
-    try:
-        with readable_file(path), pa.input_stream(str(path), compression="detect") as stream:
-            return list(_open_csv(path, stream, pa_csv.ConvertOptions()).schema.names)
-    except UnicodeDecodeError:
-        raise _not_utf8(path) from None
-    except pa.ArrowInvalid as error:
-        hint = "Correct the line, or convert the file."
-        raise DatasetError(f"the CSV cannot be read ({error})", path=path, hint=hint) from None
-
-
-def _open_csv(path: Path, stream: Any, types: pa_csv.ConvertOptions) -> Any:
+@contextlib.contextmanager
+def _open_csv(path: Path, types: pa_csv.ConvertOptions | None = None) -> Iterator[Any]:
     separator = "\t" if ".tsv" in [suffix.lower() for suffix in path.suffixes] else ","
     dialect = pa_csv.ParseOptions(delimiter=separator, newlines_in_values=True)
-    return pa_csv.open_csv(stream, pa_csv.ReadOptions(block_size=_BLOCK_BYTES), dialect, types)
-
-
-def _not_utf8(path: Path) -> DatasetError:
-    return DatasetError("the CSV is not UTF-8 text", path=path, hint="Convert it to UTF-8 first.")
+    try:
+        with _open_text(path) as stream:
+            yield pa_csv.open_csv(stream, pa_csv.ReadOptions(block_size=_BLOCK_BYTES), dialect, types)
+    except (pa.ArrowInvalid, pa.ArrowKeyError, UnicodeDecodeError) as error:
+        if isinstance(error, UnicodeDecodeError) or "utf8" in str(error).lower():
+            hint = "Convert it to UTF-8 first."
+            raise DatasetError("the CSV is not UTF-8 text", path=path, hint=hint) from None
+        hint = "Correct the line, or convert the file."
+        raise DatasetError(f"the CSV cannot be read ({error})", path=path, hint=hint) from None
 
 
 def _reader_of(source: Any, staging: Path) -> pa.RecordBatchReader:
@@ -662,7 +636,11 @@ def _storable(schema: pa.Schema) -> pa.Schema:
     """The schema as parquet can hold it, or an error that names the column it cannot."""
     fields = []
     for field in schema:
-        check_levels(field)
+        level = [field.type]
+        for _ in range(MAX_LEVELS + 1):
+            level = [kind.field(k).type for kind in level for k in range(kind.num_fields)]
+        if level:
+            raise _too_deep(field.name)
         # Parquet takes views as a column, but neither in lists nor as categories.
         is_view = pa.types.is_string_view(field.type) or pa.types.is_binary_view(field.type)
         kept = field if is_view else field.with_type(without_views(field.type))

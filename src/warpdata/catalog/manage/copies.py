@@ -11,29 +11,7 @@ from warpdata.bytekit.process.threads import map_in_threads
 from warpdata.catalog.access import VERSION_SUFFIXES, Access, Catalog, DatasetName, writable_store
 from warpdata.catalog.build.parts import list_paths
 from warpdata.catalog.manage.versions import list_versions, versions_and_tags
-from warpdata.catalog.publish.pointers import (
-    check_catalog,
-    move_pointer,
-    read_pointer,
-    removal_count,
-    rewrite_list,
-)
-from warpdata.catalog.publish.publish import (
-    Progress,
-    PublishOptions,
-    Sent,
-    Upload,
-    VersionFiles,
-    is_blob_intact,
-    move_latest,
-    put_blob,
-    replace_file,
-    store_version,
-    stored_parts,
-    upload_blob,
-    upload_file,
-    upload_read,
-)
+from warpdata.catalog.publish import pointers, publish
 from warpdata.catalog.read.resolve import Resolver, missing_manifest
 from warpdata.errors import (
     BlobNotFoundError,
@@ -42,6 +20,7 @@ from warpdata.errors import (
     DatasetNotFoundError,
     ManifestCorruptedError,
     OfflineError,
+    PointerMovedError,
     StoreError,
     TruncatedError,
     WarpError,
@@ -51,6 +30,8 @@ from warpdata.formats.manifest.layout import MAX_MANIFEST_BYTES
 from warpdata.formats.manifest.model import BlobRef, Manifest
 from warpdata.stores.blobs import BlobAddress, BlobReader
 from warpdata.stores.blobstore import BlobStore, digest_file
+
+_TRIES = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +69,7 @@ def copy_dataset(
     all_versions: bool = False,
     set_latest: bool | None = None,
     tags: bool = True,
-    progress: Progress | None = None,
+    progress: publish.Progress | None = None,
     workers: int = 4,
 ) -> Copied:
     """Bring a version, or all of them, into another catalog: missing blobs are streamed and checked.
@@ -105,14 +86,14 @@ def copy_dataset(
         versions = [*older, newest]
     tagged = versions_and_tags(catalog.online_store, name).tags if tags else {}
     moves_latest = str(name) == name.dataset_id if set_latest is None else set_latest
-    options = PublishOptions(retries=5, progress=progress, workers=workers)
-    sent, copied_tags = Sent(), {}
+    options = publish.PublishOptions(progress=progress, workers=workers)
+    publication, copied_tags = publish.Publication(store, name, options), {}
     seen_parts: set[str] = set()
-    removals = removal_count(store)
+    removals = pointers.removal_count(store)
     for version in versions:
         files = _version_files(resolver, catalog, name, version)
         manifest = parse_manifest(files.manifest, expected_hash=version, parts=source.parts(catalog))
-        if (now := removal_count(store)) != removals:
+        if (now := pointers.removal_count(store)) != removals:
             removals = now
             seen_parts.clear()
         blobs = {blob.hash: blob for blob in unseen_blobs(manifest, seen_parts)}
@@ -122,18 +103,18 @@ def copy_dataset(
                 fact, path=name.dataset_id, hint="Publish it again with DatasetBuilder.keep()."
             )
 
-        def source_of(blob: BlobRef) -> Upload:
-            return upload_blob(*source.place(catalog, blob), blob)
+        def source_of(blob: BlobRef) -> publish.Upload:
+            return publish.upload_blob(*source.place(catalog, blob), blob)
 
         uploads = [source_of(blob) for blob in blobs.values()]
-        with store_version(store, name, files, uploads, options, removals, source_of) as stored:
+        with publication.store_version(files, uploads, removals, source_of):
             if version == newest and moves_latest:
-                move_latest(store, name, version, read_pointer(store, name.latest_key), options)
+                _move_latest_after_others(store, name, version)
             for tag in (tag for tag, pointed in tagged.items() if pointed == version):
-                move_pointer(store, name.tag_key(tag), version, read_pointer(store, name.tag_key(tag)))
-                copied_tags[tag] = version
-        sent += stored.sent
-    rewrite_list(store, name)
+                key, copied_tags[tag] = name.tag_key(tag), version
+                pointers.move_pointer(store, key, version, pointers.read_pointer(store, key))
+    pointers.rewrite_list(store, name)
+    sent = publication.sent
     return Copied(
         dataset_id=name.dataset_id,
         source=catalog.address,
@@ -146,15 +127,27 @@ def copy_dataset(
     )
 
 
-def _version_files(resolver: Resolver, catalog: Catalog, name: DatasetName, version: str) -> VersionFiles:
+def _move_latest_after_others(store: BlobStore, name: DatasetName, version: str) -> None:
+    for attempt in range(_TRIES):
+        try:
+            return pointers.move_latest(store, name, version, pointers.read_pointer(store, name.latest_key))
+        except PointerMovedError:
+            if attempt + 1 == _TRIES:
+                raise
+            publish.pause(attempt)
+    return None
+
+
+def _version_files(
+    resolver: Resolver, catalog: Catalog, name: DatasetName, version: str
+) -> publish.VersionFiles:
     """The manifest of a version and the files beside it, byte for byte."""
     manifest, beside = resolver.manifest_bytes(catalog, name, version), {}
     for suffix in VERSION_SUFFIXES[1:]:
-        with contextlib.suppress(BlobNotFoundError):
-            held = catalog.online_store.get(name.version_key(version, suffix), max_bytes=MAX_MANIFEST_BYTES)
-            assert held is not None
+        held = pointers.get_small(catalog.online_store, name.version_key(version, suffix), MAX_MANIFEST_BYTES)
+        if held is not None:
             beside[suffix] = bytes(held.data)
-    return VersionFiles(version, manifest, beside)
+    return publish.VersionFiles(version, manifest, beside)
 
 
 def mend_version(
@@ -163,7 +156,7 @@ def mend_version(
     *,
     sources: Sequence[Access] = (),
     files: Sequence[str | Path] = (),
-    progress: Progress | None = None,
+    progress: publish.Progress | None = None,
     workers: int = 4,
 ) -> Mended:
     """Read every blob of a version and replace damaged and missing ones.
@@ -178,13 +171,13 @@ def mend_version(
     def fetch_parts(refs: Sequence[BlobRef]) -> Sequence[memoryview]:
         """Parts of the manifest; a damaged one is replaced first, because nothing below it is known."""
         for ref in refs:
-            if not is_blob_intact(store, Upload(ref.hash, ref.byte_size)):
+            if not publish.is_blob_intact(store, publish.Upload(ref.hash, ref.byte_size)):
                 if not copies.restore(store, ref):
                     fact = "a part of the manifest is damaged or missing, and no copy of it was found"
                     hint = "Name a catalog that has the version (--from), or files with its bytes."
                     raise ManifestCorruptedError(fact, path=f"{store.address}/{ref.key}", hint=hint)
                 replaced.append(ref.hash)
-        return [memoryview(data) for data in stored_parts(store)(refs)]
+        return [memoryview(data) for data in publish.stored_parts(store)(refs)]
 
     manifest_file, was_damaged = _mended_manifest(store, name, version, sources)
     manifest: Manifest = parse_manifest(manifest_file, parts=fetch_parts)
@@ -192,7 +185,7 @@ def mend_version(
     total, done = sum(blob.byte_size for blob in blobs), [0]
 
     def check(blob: BlobRef) -> bool:
-        is_good = is_blob_intact(store, Upload(blob.hash, blob.byte_size))
+        is_good = publish.is_blob_intact(store, publish.Upload(blob.hash, blob.byte_size))
         done[0] += blob.byte_size
         if progress is not None:
             progress(done[0], total)
@@ -214,13 +207,11 @@ def _mended_manifest(
 ) -> tuple[bytes, bool]:
     """The manifest, and whether it was damaged and replaced by that of another catalog."""
     key = name.version_key(version)
-    try:
-        held = store.get(key, max_bytes=MAX_MANIFEST_BYTES)
-    except BlobNotFoundError:
+    held = pointers.get_small(store, key, MAX_MANIFEST_BYTES)
+    if held is None:
         if name.hash_prefix is None:
-            raise missing_manifest(name, version, f"{store.address}/{key}") from None
-        raise DatasetNotFoundError(f"dataset {name} is not published", path=store.address) from None
-    assert held is not None
+            raise missing_manifest(name, version, f"{store.address}/{key}")
+        raise DatasetNotFoundError(f"dataset {name} is not published", path=store.address)
     try:
         parse_manifest(held.data, expected_hash=version)
         return bytes(held.data), False
@@ -229,7 +220,7 @@ def _mended_manifest(
             for catalog in source.catalogs:
                 with contextlib.suppress(BlobNotFoundError, ManifestCorruptedError):
                     data = Resolver(source).manifest_bytes(catalog, name, version)
-                    replace_file(store, key, data, held.info)
+                    pointers.replace_small(store, key, data, held)
                     return data, True
         hint = "Name a catalog that has the version (--from), or publish it again."
         raise ManifestCorruptedError(error.message, path=f"{store.address}/{key}", hint=hint) from None
@@ -247,28 +238,28 @@ class _Copies:
         self._files: dict[int, list[Path]] = {}
         for store in self._stores:
             with contextlib.suppress(StoreError):  # one that cannot be listed
-                check_catalog(store)
+                pointers.check_catalog(store)
         for path in (path for one in files for path in list_paths(one)):
             for file in sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]:
                 self._files.setdefault(file.stat().st_size, []).append(file)
 
-    def _uploads(self, blob: BlobRef) -> Iterator[Upload]:
+    def _uploads(self, blob: BlobRef) -> Iterator[publish.Upload]:
         for path in self._files.get(blob.byte_size, []):
             digest = digest_file(path)
             if digest.sha256 == blob.hash:
-                yield upload_file(path, digest, is_staged=False)
+                yield publish.upload_file(path, digest, is_staged=False)
         if self._cache is not None and blob.byte_size:
             address = BlobAddress(blob.hash, blob.byte_size, blob.key, self._label)
-            yield upload_read(BlobReader(address, None, self._cache).read, self._label, blob)
+            yield publish.upload_read(BlobReader(address, None, self._cache).read, self._label, blob)
         for store in self._stores:
-            yield upload_blob(store, blob.key, blob)
+            yield publish.upload_blob(store, blob.key, blob)
 
     def restore(self, store: BlobStore, blob: BlobRef) -> bool:
         """Whether a copy was found and put; an error other than a missing copy is raised if none was."""
         cause: WarpError | None = None
         for upload in self._uploads(blob):
             try:
-                put_blob(store, upload)
+                publish.put_blob(store, upload)
                 return True
             except (BlobNotFoundError, ChecksumError, TruncatedError, OfflineError):
                 continue

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from warpdata.catalog.access import Access, AccessOptions, Catalog
 from warpdata.catalog.read.media import video_codecs
-from warpdata.errors import ConflictError, StoreError, WarpError
+from warpdata.errors import ConflictError, StoreError, WarpError, install_command
 from warpdata.settings import Settings
 from warpdata.sql.engine import engine_check
 from warpdata.stores.address import scheme_of
@@ -49,6 +49,10 @@ class Check:
     found: str
     remedy: str = ""
 
+    def __post_init__(self) -> None:
+        if self.is_ok:
+            object.__setattr__(self, "remedy", "")
+
 
 def examine(settings: Settings, options: AccessOptions) -> list[Check]:
     """Check everything that reading and publishing need."""
@@ -57,7 +61,7 @@ def examine(settings: Settings, options: AccessOptions) -> list[Check]:
         if kind in _CREDENTIALS:
             is_set = settings.has_credentials.get(kind, False)
             is_set = is_set or (kind == "s3" and (Path.home() / ".aws" / "credentials").exists())
-            remedy = "" if is_set else f"Set {_CREDENTIALS[kind]}, unless the bucket is public."
+            remedy = f"Set {_CREDENTIALS[kind]}, unless the bucket is public."
             state = "found in the environment" if is_set else "not in the environment"
             checks.append(Check(f"credentials for {kind}", is_set, False, state, remedy))
     checks += _check_cache(options)
@@ -71,10 +75,9 @@ def examine(settings: Settings, options: AccessOptions) -> list[Check]:
             checks += _check_catalog(catalog)
     for name, module, extra in _OPTIONAL:
         is_there = importlib.util.find_spec(module) is not None
-        remedy = "" if is_there else f"Run: pip install 'warpdata[{extra}]'"
+        remedy = f"Run: {install_command(extra)}"
         checks.append(Check(name, is_there, False, "installed" if is_there else "not installed", remedy))
-    codecs = video_codecs()
-    remedy = "" if codecs else "Run: pip install 'warpdata[video]'"
+    codecs, remedy = video_codecs(), f"Run: {install_command('video')}"
     return [*checks, Check("video codecs", bool(codecs), False, ", ".join(codecs) or "none", remedy)]
 
 
@@ -90,7 +93,7 @@ def _check_cache(options: AccessOptions) -> list[Check]:
         remedy = "Set WARP_CACHE_DIR to a folder that can be written."
         return [Check("cache folder", False, True, f"{folder}: {error.strerror}", remedy)]
     is_enough = free > min(options.cache_bytes, 1 << 30)
-    remedy = "" if is_enough else "Free some space or lower WARP_CACHE_SIZE_GB."
+    remedy = "Free some space or lower WARP_CACHE_SIZE_GB."
     space = f"{free >> 20} MiB free, limit {options.cache_bytes >> 20} MiB"
     writable = Check("cache folder", True, True, f"{folder} can be written")
     return [writable, Check("cache space", is_enough, False, space, remedy)]
@@ -101,14 +104,23 @@ def _check_catalog(catalog: Catalog) -> list[Check]:
     store = catalog.store
     if store is None:
         return [Check(name, True, False, "offline: not checked")]
+    is_web = catalog.address.startswith("http")
     inner = store.inner if isinstance(store, ReliableStore) else store
     folder = inner.folder if isinstance(inner, LocalStore) else None
     missing = [p for p in (folder / "probe", folder, *folder.parents) if not p.exists()] if folder else []
     if folder in missing:
         checks = [Check(name, True, True, "not there yet: publishing makes it")]
     else:
-        checks = [_check_reachable(name, store)]
-    if checks[0].is_ok and not catalog.address.startswith("http"):
+        start = time.perf_counter()
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                store.head("latest.json") if is_web else store.folders("datasets/")
+            took_ms = (time.perf_counter() - start) * 1000
+            checks = [Check(name, True, True, f"answers in {took_ms:.0f} ms")]
+        except WarpError as error:
+            remedy = error.hint or "Check the address and the network."
+            checks = [Check(name, False, True, str(error), remedy)]
+    if checks[0].is_ok and not is_web:
         try:
             checks += _check_writes(name, store)
         except StoreError as error:
@@ -118,19 +130,6 @@ def _check_catalog(catalog: Catalog) -> list[Check]:
         for made in missing:
             made.rmdir()
     return checks
-
-
-def _check_reachable(name: str, store: BlobStore) -> Check:
-    start = time.perf_counter()
-    try:
-        if store.address.startswith("http"):
-            with contextlib.suppress(FileNotFoundError):
-                store.head("latest.json")
-        else:
-            store.folders("datasets/")
-    except WarpError as error:
-        return Check(name, False, True, str(error), error.hint or "Check the address and the network.")
-    return Check(name, True, True, f"answers in {(time.perf_counter() - start) * 1000:.0f} ms")
 
 
 def _check_writes(name: str, store: BlobStore) -> Iterator[Check]:
@@ -154,7 +153,7 @@ def _check_writes(name: str, store: BlobStore) -> Iterator[Check]:
             yield Check(f"{name}: range read", False, True, str(error), remedy)
         skew = abs(info.modified_s - time.time())
         is_right = skew < _MAX_SKEW_S
-        remedy = "" if is_right else "Set this machine's clock: signed requests fail when it is wrong."
+        remedy = "Set this machine's clock: signed requests fail when it is wrong."
         now = email.utils.formatdate(time.time(), usegmt=True)
         yield Check(f"{name}: clock", is_right, False, f"{skew:.0f} s apart at {now}", remedy)
     finally:

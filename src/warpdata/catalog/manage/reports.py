@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING, Any
 from warpdata.catalog.access import access_options
 from warpdata.errors import DatasetError
 from warpdata.formats.manifest.codec import differing
-from warpdata.formats.manifest.model import ArtifactPart, LongList, Manifest, TablePart
+from warpdata.formats.manifest.model import LongList, Manifest, VersionPart
 from warpdata.settings import Settings
 from warpdata.stores.address import plain_address
 
 if TYPE_CHECKING:
     from warpdata.catalog.dataset import Dataset
-
-Part = TablePart | ArtifactPart
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +87,7 @@ def _byte_changes(before: Manifest, after: Manifest) -> tuple[int, int, int]:
 
     Each blob counts once; of long lists only the parts that differ are read.
     """
-    sides: list[dict[tuple[str, str], Part]] = [
+    sides: list[dict[tuple[str, str], VersionPart]] = [
         {("table", n): p for n, p in m.tables.items()} | {("artifact", n): p for n, p in m.artifacts.items()}
         for m in (before, after)
     ]
@@ -110,36 +108,28 @@ def _byte_changes(before: Manifest, after: Manifest) -> tuple[int, int, int]:
 
 
 def _part_changes(before: Any, after: Any) -> tuple[PartChange, ...]:
-    names = sorted(before.keys() | after.keys())
-    return tuple(
-        _part_change(name, before.get(name), after.get(name))
-        for name in names
-        if before.get(name) != after.get(name)
-    )
-
-
-def _part_change(name: str, old: Part | None, new: Part | None) -> PartChange:
-    gone, came = differing(old.shards if old else (), new.shards if new else ())
-    lost, won = ({s.hash: s.name or s.hash[:12] for s in shards} for shards in (gone, came))
-    sizes: list[int | None] = []
-    columns = []
-    for part in (old, new):
-        count = None if part is None else part.row_count if isinstance(part, TablePart) else part.member_count
-        sizes.append(count)
-        fields = part.fields if isinstance(part, TablePart) and old and new else ()
-        columns.append({str(f["name"]): str(f.get("type")) for f in fields})
-    both = columns[0].keys() & columns[1].keys()
-    return PartChange(
-        name=name,
-        change="added" if old is None else "removed" if new is None else "changed",
-        rows_before=sizes[0],
-        rows_after=sizes[1],
-        shards_added=tuple(label for sha256, label in won.items() if sha256 not in lost),
-        shards_removed=tuple(label for sha256, label in lost.items() if sha256 not in won),
-        columns_added=tuple(sorted(columns[1].keys() - both)),
-        columns_removed=tuple(sorted(columns[0].keys() - both)),
-        columns_changed=tuple(sorted(c for c in both if columns[0][c] != columns[1][c])),
-    )
+    changes = []
+    for name in sorted(before.keys() | after.keys()):
+        old, new = before.get(name), after.get(name)
+        if old == new:
+            continue
+        gone, came = differing(old.shards if old else (), new.shards if new else ())
+        lost, won = ({s.hash: s.name or s.hash[:12] for s in shards} for shards in (gone, came))
+        fields = (getattr(part, "fields", ()) if old and new else () for part in (old, new))
+        was, now = ({str(f["name"]): str(f.get("type")) for f in one} for one in fields)
+        change = PartChange(
+            name=name,
+            change="added" if old is None else "removed" if new is None else "changed",
+            rows_before=old and old.item_count,
+            rows_after=new and new.item_count,
+            shards_added=tuple(label for sha256, label in won.items() if sha256 not in lost),
+            shards_removed=tuple(label for sha256, label in lost.items() if sha256 not in won),
+            columns_added=tuple(sorted(now.keys() - was.keys())),
+            columns_removed=tuple(sorted(was.keys() - now.keys())),
+            columns_changed=tuple(sorted(c for c in was.keys() & now.keys() if was[c] != now[c])),
+        )
+        changes.append(change)
+    return tuple(changes)
 
 
 def describe(dataset: Dataset) -> dict[str, Any]:
@@ -153,21 +143,11 @@ def describe(dataset: Dataset) -> dict[str, Any]:
         "total_rows": manifest.total_rows,
         "total_bytes": manifest.total_bytes,
         "tables": {
-            name: {
-                "rows": part.row_count,
-                "bytes": part.byte_size,
-                "shards": len(part.shards),
-                "columns": [dict(field) for field in part.fields],
-            }
+            name: {"rows": part.row_count, **_sizes(part), "columns": [dict(field) for field in part.fields]}
             for name, part in manifest.tables.items()
         },
         "artifacts": {
-            name: {
-                "kind": part.kind,
-                "members": part.member_count,
-                "bytes": part.byte_size,
-                "shards": len(part.shards),
-            }
+            name: {"kind": part.kind, "members": part.member_count, **_sizes(part)}
             for name, part in manifest.artifacts.items()
         },
         "bindings": [asdict(binding) for binding in manifest.bindings],
@@ -175,6 +155,10 @@ def describe(dataset: Dataset) -> dict[str, Any]:
         "is_remembered": dataset.is_remembered,
         "signature": None if signature is None else asdict(signature),
     }
+
+
+def _sizes(part: VersionPart) -> dict[str, int]:
+    return {"bytes": part.byte_size, "shards": len(part.shards)}
 
 
 def inspect_dataset(dataset: Dataset) -> tuple[dict[str, Any], list[str]]:

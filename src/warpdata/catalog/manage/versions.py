@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import TypeVar
 
 from warpdata.bytekit.process.threads import MAX_PARALLEL, map_in_threads
@@ -23,6 +25,7 @@ from warpdata.catalog.publish.pointers import (
     VersionList,
     about_manifest,
     check_catalog,
+    get_small,
     list_datasets_of,
     list_store,
     list_stored_tags,
@@ -132,13 +135,11 @@ def _newest(
     store: BlobStore, name: DatasetName, latest: Pointer | None, limit: int | None
 ) -> VersionList | None:
     """The newest versions of the written list; None if all are wanted or the list is behind `latest`."""
-    if limit is None or latest is None:
-        return None
-    try:
-        written = read_list(store, name)
-    except ManifestCorruptedError:
-        return None
-    if written is None or latest.version not in written.versions:
+    written = None
+    if limit is not None and latest is not None:
+        with contextlib.suppress(ManifestCorruptedError):
+            written = read_list(store, name)
+    if written is None or latest is None or limit is None or latest.version not in written.versions:
         return None
     tags = _listed_or(lambda: list_stored_tags(store, name), lambda: written.tags)
     return replace(written, versions=written.versions[-limit:], tags=tags)
@@ -146,14 +147,17 @@ def _newest(
 
 def versions_and_tags(store: BlobStore, name: DatasetName) -> VersionList:
     """Versions and tags from a listing, or from the written list if the store cannot be listed."""
-    return _listed_or(lambda: list_store(store, name), lambda: read_list(store, name) or VersionList())
+    return _listed_or(partial(list_store, store, name), partial(_written, store, name))
 
 
 def list_tags(catalog: Catalog, name: DatasetName) -> dict[str, str]:
     """Tag -> version."""
     store = catalog.online_store
-    written = lambda: (read_list(store, name) or VersionList()).tags  # noqa: E731
-    return dict(_listed_or(lambda: list_stored_tags(store, name), written))
+    return dict(_listed_or(partial(list_stored_tags, store, name), lambda: _written(store, name).tags))
+
+
+def _written(store: BlobStore, name: DatasetName) -> VersionList:
+    return read_list(store, name) or VersionList()
 
 
 def _listed_or(listed: Callable[[], R], written: Callable[[], R]) -> R:
@@ -167,16 +171,14 @@ def _listed_or(listed: Callable[[], R], written: Callable[[], R]) -> R:
 
 def list_datasets(catalog: Catalog, workspace: str = "") -> list[ListedDataset]:
     """The datasets of a workspace, or of all, and their latest versions."""
-    store = catalog.online_store
-    workspace = workspace.strip("/")
+    store, workspace = catalog.online_store, workspace.strip("/")
     try:
         check_catalog(store)
         names = list_datasets_of(store, workspace)
     except UnavailableError:
         raise
     except StoreError:
-        written = read_dataset_list(store)
-        if written is None:
+        if (written := read_dataset_list(store)) is None:
             raise
         names = [name for name in written if not workspace or name.startswith(f"{workspace}/")]
     pointers = map_in_threads(lambda name: read_pointer(store, parse_name(name).latest_key).pointer, names)
@@ -232,15 +234,23 @@ def delete_versions(access: Access, name: DatasetName, prefixes: Sequence[str]) 
     """Delete versions by the beginnings of their hashes; a version that `latest` or a tag points at is refused."""
     store = writable_store(access)
     every = [_version_of(info) for info in _manifests(store, name)]
-    chosen = tuple(dict.fromkeys(_one_version(name, every, prefix) for prefix in prefixes))
+    chosen: dict[str, None] = {}
+    for prefix in prefixes:
+        matches = [version for version in every if version.startswith(prefix)]
+        if len(matches) > 1:
+            raise ValueError(f"{prefix} is the beginning of several versions; give more digits")
+        if not matches or len(prefix) < 8:
+            hint = f"Run `warp versions list {name.dataset_id}` to see them."
+            raise DatasetNotFoundError(f"no version {prefix} of {name.dataset_id}", hint=hint)
+        chosen[matches[0]] = None
     pointers = _pointed(store, name)
     for version in chosen:
         if version in pointers:
             hint = "Move or delete what points at it first (`warp tags delete`), or publish another version."
             fact = f"{pointers[version]} points at version {version[:12]}"
             raise DatasetError(fact, path=name.dataset_id, hint=hint)
-    gone = _delete(store, name, chosen)
-    if left := set(chosen) - set(gone):
+    gone = _delete(store, name, tuple(chosen))
+    if left := chosen.keys() - set(gone):
         fact = f"version {min(left)[:12]} is being published or tagged right now"
         raise ConflictError(fact, path=name.dataset_id, hint="Run the command again later.")
     return Expired(name.dataset_id, gone, len(every) - len(gone), is_deleted=True)
@@ -314,16 +324,6 @@ def _pointed(store: BlobStore, name: DatasetName) -> dict[str, str]:
     return pointers if latest is None else {**pointers, latest.version: "latest"}
 
 
-def _one_version(name: DatasetName, every: Sequence[str], prefix: str) -> str:
-    matches = [version for version in every if version.startswith(prefix)]
-    if len(matches) > 1:
-        raise ValueError(f"{prefix} is the beginning of several versions; give more digits")
-    if not matches or len(prefix) < 8:
-        hint = f"Run `warp versions list {name.dataset_id}` to see them."
-        raise DatasetNotFoundError(f"no version {prefix} of {name.dataset_id}", hint=hint)
-    return matches[0]
-
-
 DEFAULT_GRACE_S = 7 * 24 * 3600.0
 """A killed publisher finds its blobs again when it runs again; younger blobs stay for it."""
 
@@ -380,11 +380,9 @@ class _References:
 
     def _blobs(self, store: BlobStore, key: str) -> set[str] | None:
         """The blobs of a manifest, but for those in parts that were read; None if it was deleted meanwhile."""
-        try:
-            blob = store.get(key, max_bytes=MAX_MANIFEST_BYTES)
-        except BlobNotFoundError:
+        blob = get_small(store, key, MAX_MANIFEST_BYTES)
+        if blob is None:
             return None
-        assert blob is not None
         version = key.rpartition("/")[2].removesuffix(".json")
         manifest = parse_manifest(blob.data, expected_hash=version, parts=stored_parts(store))
         return {ref.key for ref in unseen_blobs(manifest, self.parts)}

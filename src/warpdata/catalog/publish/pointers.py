@@ -54,14 +54,41 @@ class PointerState:
     pointer: Pointer | None
     etag: str | None
 
+    @property
+    def version(self) -> str | None:
+        """The version it points at."""
+        return None if self.pointer is None else self.pointer.version
+
+
+def get_small(store: BlobStore, key: str, max_bytes: int = MAX_POINTER_BYTES) -> Blob | None:
+    """A small file of a catalog, None if it is not there."""
+    try:
+        return store.get(key, max_bytes=max_bytes)
+    except BlobNotFoundError:
+        return None
+
+
+def swap_small(store: BlobStore, key: str, data: bytes, held: Blob | None) -> bool:
+    """Replace a small file as it was read; whether it has these bytes now, also if only the response was lost."""
+    try:
+        store.compare_and_swap(key, data, held.info.etag if held else None)
+    except ConflictError:
+        now = get_small(store, key, MAX_MANIFEST_BYTES)
+        return now is not None and bytes(now.data) == data
+    return True
+
+
+def replace_small(store: BlobStore, key: str, data: bytes, held: Blob) -> None:
+    """Replace a small file as it was read; ConflictError if it changed since."""
+    if not swap_small(store, key, data, held):
+        raise ConflictError("the file changed while it was to be replaced", path=f"{store.address}/{key}")
+
 
 def read_pointer(store: BlobStore, key: str) -> PointerState:
     """The pointer in the store now."""
-    try:
-        blob = store.get(key, max_bytes=MAX_POINTER_BYTES)
-    except BlobNotFoundError:
+    blob = get_small(store, key)
+    if blob is None:
         return PointerState(None, None)
-    assert blob is not None
     return PointerState(unpack_pointer(blob.data, f"{store.address}/{key}"), blob.info.etag)
 
 
@@ -71,20 +98,32 @@ def move_pointer(store: BlobStore, key: str, version: str, seen: PointerState) -
     if before is not None and before.version == version:
         return before
     after = Pointer(version, before.sequence + 1 if before else 1, before.version if before else None)
-    try:
-        store.compare_and_swap(key, pack_pointer(after), seen.etag)
-        return after
-    except ConflictError:
-        now = read_pointer(store, key).pointer
-        follows = now is not None and (now.sequence, now.previous) == (after.sequence + 1, version)
-        if now == after or follows:
-            return after  # our own write, whose response was lost
-        if now == before:
-            raise
+    for is_last in (False, False, True):
+        try:
+            store.compare_and_swap(key, pack_pointer(after), seen.etag)
+            return after
+        except ConflictError:
+            seen = read_pointer(store, key)
+            now = seen.pointer
+            follows = now is not None and (now.sequence, now.previous) == (after.sequence + 1, version)
+            if now == after or follows:
+                return after  # our own write, whose response was lost
+            if now != before:
+                break
+            if is_last:  # the store refuses although nothing moved
+                raise
     names = [pointer.version[:12] if pointer else "nothing" for pointer in (before, now)]
     fact = f"the pointer moved from {names[0]} to {names[1]} while {version[:12]} was being published"
     hint = "The version is stored. Look at the other one, then publish again or move the tag."
     raise PointerMovedError(fact, path=f"{store.address}/{key}", hint=hint)
+
+
+def move_latest(store: BlobStore, name: DatasetName, version: str, seen: PointerState) -> None:
+    """Point `latest` at a version; PointerMovedError if it moved since it was seen."""
+    move_pointer(store, name.latest_key, version, seen)
+    if seen.pointer is None:
+        names = sorted({*list_datasets_of(store), name.dataset_id})
+        _update(store, DATASETS_KEY, lambda _: dump_json({"datasets": names}) + b"\n")
 
 
 def _sleep(seconds: float) -> None:
@@ -112,16 +151,17 @@ def removing(store: BlobStore) -> Iterator[Callable[[], bool]]:
         count, is_running, held = _read_lock(store)
         began_s = seconds_with_sleep()
         body = dump_json({"count": count + 1, "running": True, "owner": owner})
-        if not is_running and _swap(store, body, held):
+        if not is_running and swap_small(store, REMOVALS_KEY, body, held):
             break
         _sleep(_POLL_S)
     try:
         yield lambda: seconds_with_sleep() - began_s < LIFETIME_S / 2
     finally:
         try:
-            held = _get_lock(store)
+            held = get_small(store, REMOVALS_KEY)
             if held is not None and owner.encode() in bytes(held.data):
-                _swap(store, dump_json({"count": count + 1, "running": False, "owner": owner}), held)
+                body = dump_json({"count": count + 1, "running": False, "owner": owner})
+                swap_small(store, REMOVALS_KEY, body, held)
         except StoreError as error:
             _log.warning("the removal lock stays until it expires: %s", error)
 
@@ -139,7 +179,7 @@ def store_time_s(store: BlobStore) -> float:
 
 def _read_lock(store: BlobStore) -> tuple[int, bool, Blob | None]:
     """The number of removals, whether one is running, and the lock as it is stored."""
-    held = _get_lock(store)
+    held = get_small(store, REMOVALS_KEY)
     if held is None:
         return 0, False, None
     try:
@@ -153,23 +193,6 @@ def _read_lock(store: BlobStore) -> tuple[int, bool, Blob | None]:
             "the removal lock is damaged", path=f"{store.address}/{REMOVALS_KEY}", hint=hint
         )
     return count, is_running and store_time_s(store) - held.info.modified_s <= LIFETIME_S, held
-
-
-def _get_lock(store: BlobStore) -> Blob | None:
-    try:
-        return store.get(REMOVALS_KEY, max_bytes=MAX_POINTER_BYTES)
-    except BlobNotFoundError:
-        return None
-
-
-def _swap(store: BlobStore, body: bytes, held: Blob | None) -> bool:
-    """Whether the lock is ours now, also if the response to our own write was lost."""
-    try:
-        store.compare_and_swap(REMOVALS_KEY, body, held.info.etag if held else None)
-    except ConflictError:
-        now = _get_lock(store)
-        return now is not None and bytes(now.data) == body
-    return True
 
 
 DATASETS_KEY = "datasets.json"
@@ -257,7 +280,7 @@ def list_stored_tags(store: BlobStore, name: DatasetName) -> dict[str, str]:
 
 def read_list(store: BlobStore, name: DatasetName) -> VersionList | None:
     """The list as it was written last, or None."""
-    blob = _get_blob(store, name.list_key)
+    blob = get_small(store, name.list_key, MAX_MANIFEST_BYTES)
     return None if blob is None else _parse_list(blob, f"{store.address}/{name.list_key}")
 
 
@@ -301,7 +324,7 @@ def list_datasets_of(store: BlobStore, workspace: str = "") -> list[str]:
 
 def read_dataset_list(store: BlobStore) -> list[str] | None:
     """Names of datasets as they were written last, or None."""
-    blob = _get_blob(store, DATASETS_KEY)
+    blob = get_small(store, DATASETS_KEY, MAX_MANIFEST_BYTES)
     if blob is None:
         return None
     path = f"{store.address}/{DATASETS_KEY}"
@@ -314,15 +337,6 @@ def read_dataset_list(store: BlobStore) -> list[str] | None:
     return names
 
 
-def note_dataset(store: BlobStore, name: DatasetName) -> None:
-    """Add a new dataset to the written list of datasets."""
-
-    def change(_: Blob | None) -> bytes:
-        return dump_json({"datasets": sorted({*list_datasets_of(store), name.dataset_id})}) + b"\n"
-
-    _update(store, DATASETS_KEY, change)
-
-
 def check_catalog(store: BlobStore) -> None:
     """DatasetError for an address to which nothing was ever published."""
     if is_empty(store):
@@ -333,7 +347,7 @@ def check_catalog(store: BlobStore) -> None:
 def is_empty(store: BlobStore) -> bool:
     """Whether nothing was ever published here; StoreError if the store cannot be listed."""
     has_blobs = any(_FAN.fullmatch(folder) for folder in store.folders("blobs/sha256/"))
-    return not has_blobs and _get_blob(store, DATASETS_KEY) is None
+    return not has_blobs and get_small(store, DATASETS_KEY, MAX_MANIFEST_BYTES) is None
 
 
 def _change_list(
@@ -362,24 +376,13 @@ def _update(store: BlobStore, key: str, change: Callable[[Blob | None], bytes]) 
     """Swap a derived file; a failure is logged, because the next publisher writes the file again."""
     try:
         for attempt in range(_TRIES):
-            held = _get_blob(store, key)
+            held = get_small(store, key, MAX_MANIFEST_BYTES)
             body = change(held)
-            if held is not None and bytes(held.data) == body:
+            if (held is not None and bytes(held.data) == body) or swap_small(store, key, body, held):
                 return
-            try:
-                store.compare_and_swap(key, body, held.info.etag if held else None)
-                return
-            except ConflictError:
-                time.sleep(random.uniform(0, _LIST_PAUSE_S * min(attempt, 5)))
+            time.sleep(random.uniform(0, _LIST_PAUSE_S * min(attempt, 5)))
     except (StoreError, ManifestCorruptedError) as error:
         _log.warning("%s was not written: %s", key, error)
-
-
-def _get_blob(store: BlobStore, key: str) -> Blob | None:
-    try:
-        return store.get(key, max_bytes=MAX_MANIFEST_BYTES)
-    except BlobNotFoundError:
-        return None
 
 
 def _parse_list(blob: Blob, path: str) -> VersionList:
@@ -397,17 +400,18 @@ def _parse_list(blob: Blob, path: str) -> VersionList:
     details = [None] * len(versions) if details is None else details
     if not isinstance(details, list) or len(details) != len(versions):
         raise ManifestCorruptedError("the list of versions has details of other versions", path=path)
-    about = {v: _parse_about(row, path) for v, row in zip(versions, details, strict=True) if row is not None}
+    about = {}
+    for version, row in zip(versions, details, strict=True):
+        match row:
+            case None:
+                pass
+            case [str() | None as created_at, int(rows), int(size), str() | None as parent, str(message)] if (
+                parent is None or HASH.fullmatch(parent)
+            ):
+                about[version] = About(created_at, rows, size, parent, message)
+            case _:
+                raise ManifestCorruptedError("the list of versions has invalid details", path=path)
     return VersionList(tuple(versions), tags, about)
-
-
-def _parse_about(row: Any, path: str) -> About:
-    match row:
-        case [str() | None as created_at, int(rows), int(size), str() | None as parent, str(message)] if (
-            parent is None or HASH.fullmatch(parent)
-        ):
-            return About(created_at, rows, size, parent, message)
-    raise ManifestCorruptedError("the list of versions has invalid details", path=path)
 
 
 def make_cards(manifest: Manifest) -> dict[str, bytes]:
@@ -471,7 +475,9 @@ def _croissant(manifest: Manifest) -> dict[str, Any]:
                     {
                         "@type": "cr:Field",
                         "@id": f"{name}/{field['name']}",
-                        "dataType": _croissant_type(str(field["type"])),
+                        "dataType": _CROISSANT_TYPES.get(
+                            str(field["type"]), "sc:Integer" if "int" in str(field["type"]) else "sc:Text"
+                        ),
                         "source": [
                             {"fileObject": {"@id": shard.hash}, "extract": {"column": field["name"]}}
                             for shard in shards[name][:1]
@@ -483,7 +489,3 @@ def _croissant(manifest: Manifest) -> dict[str, Any]:
             for name, part in manifest.tables.items()
         ],
     }
-
-
-def _croissant_type(kind: str) -> str:
-    return _CROISSANT_TYPES.get(kind, "sc:Integer" if "int" in kind else "sc:Text")

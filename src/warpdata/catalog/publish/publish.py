@@ -4,26 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import os
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar
 
 from warpdata.bytekit.checksum import RunningSha256, sha256_hex
 from warpdata.bytekit.process.threads import MAX_PARALLEL, map_in_threads
-from warpdata.catalog.access import HASH_PREFIX, Access, DatasetName, check_tag, writable_store
-from warpdata.catalog.publish.pointers import (
-    PointerState,
-    about_manifest,
-    make_cards,
-    move_pointer,
-    note_dataset,
-    note_version,
-    read_pointer,
-    removal_count,
-)
+from warpdata.catalog.access import HASH_PREFIX, DatasetName, check_tag
+from warpdata.catalog.publish import pointers
 from warpdata.catalog.publish.signing import SUFFIX as SIGNATURE
 from warpdata.catalog.publish.signing import sign_version
 from warpdata.errors import (
@@ -33,14 +25,16 @@ from warpdata.errors import (
     DatasetError,
     ManifestCorruptedError,
     OfflineError,
+    PointerMovedError,
     TruncatedError,
+    require_integer,
+    require_kind,
+    suggests,
 )
 from warpdata.formats.manifest.codec import Packed, PartSource, pack_manifest, parse_manifest
 from warpdata.formats.manifest.layout import MAX_MANIFEST_BYTES, MAX_PART_BYTES
 from warpdata.formats.manifest.model import BlobRef, LongList, Manifest, blob_key, check_uri
-from warpdata.ordering.epochs import checked_integer
 from warpdata.stores.blobstore import (
-    BlobInfo,
     BlobStore,
     Chunks,
     FileDigest,
@@ -85,7 +79,7 @@ class Uploads(list[Upload]):
 
     def add_bytes(self, data: bytes) -> BlobRef:
         """Add a small blob in memory."""
-        self.append(upload_bytes(data))
+        self.append(Upload(sha256_hex(data), len(data), lambda: iter([data])))
         return BlobRef(self[-1].sha256, self[-1].size)
 
     def add_file(self, path: Path, digest: FileDigest, *, is_own: bool, name: str | None = None) -> BlobRef:
@@ -97,7 +91,8 @@ class Uploads(list[Upload]):
 
     def add_list(self, packed: Packed[S]) -> Sequence[S]:
         """Add the new parts of a list of shards."""
-        self.extend(upload_bytes(data) for data in packed.blobs.values())
+        for data in packed.blobs.values():
+            self.add_bytes(data)
         return packed.shards
 
 
@@ -118,11 +113,6 @@ def upload_file(path: Path, digest: FileDigest, *, is_staged: bool) -> Upload:
     return Upload(digest.sha256, digest.size, lambda: checked_chunks(path, digest), staged)
 
 
-def upload_bytes(data: bytes) -> Upload:
-    """A small blob in memory."""
-    return Upload(sha256_hex(data), len(data), lambda: iter([data]))
-
-
 def upload_blob(store: BlobStore | None, key: str, blob: BlobRef) -> Upload:
     """A blob of another store; bytes with another hash are never stored."""
     if store is None:
@@ -135,19 +125,16 @@ def upload_read(read: ReadRange, label: str, blob: BlobRef) -> Upload:
     return Upload(blob.hash, blob.byte_size, lambda: _checked_chunks(read, label, blob.hash, blob.byte_size))
 
 
-def send(
-    store: BlobStore,
-    uploads: Sequence[Upload],
-    *,
-    repair: bool = False,
-    progress: Progress | None = None,
-    workers: int = 4,
-) -> Sent:
+def upload_missing(store: BlobStore, uploads: Sequence[Upload], options: PublishOptions) -> Sent:
     """Put the blobs that are missing or have a wrong size, and with `repair` those with wrong bytes."""
-    by_hash = {upload.sha256: upload for upload in uploads}
+    by_hash, workers, progress = (
+        {upload.sha256: upload for upload in uploads},
+        options.workers,
+        options.progress,
+    )
     many = workers if workers <= 1 else max(workers, MAX_PARALLEL)
     sizes = stored_sizes(store, [upload.key for upload in by_hash.values()], workers=many)
-    todo = [upload for upload in by_hash.values() if repair or sizes[upload.key] != upload.size]
+    todo = [upload for upload in by_hash.values() if options.repair or sizes[upload.key] != upload.size]
     total = sum(upload.size for upload in todo)
     done = [0]
 
@@ -210,16 +197,6 @@ def put_blob(store: BlobStore, upload: Upload) -> None:
         store.put_stream(upload.key, upload.chunks, upload.size)
 
 
-def replace_file(store: BlobStore, key: str, data: bytes, seen: BlobInfo) -> None:
-    """Replace a small file as it was seen; a lost response to our own write is no conflict."""
-    try:
-        store.compare_and_swap(key, data, seen.etag)
-    except ConflictError:
-        held = store.get(key, max_bytes=MAX_MANIFEST_BYTES)
-        if held is None or held.data != data:
-            raise
-
-
 def _range_reader(store: BlobStore, key: str) -> ReadRange:
     return lambda start, end: store.get_ranges(key, [(start, end)])[0]
 
@@ -249,14 +226,34 @@ _PAUSE_S = 0.1
 _MAX_PAUSE_S = 4.0
 
 
+class VersionKeywords(TypedDict, total=False):
+    """Fields of PublishOptions that verbs take which make a version of their own."""
+
+    message: str
+    tags: str | Sequence[str]
+    sign_key: str | os.PathLike[str] | None
+    retries: int
+
+
+class PublishKeywords(VersionKeywords, total=False):
+    """Fields of PublishOptions as keyword arguments."""
+
+    set_latest: bool
+    expect_latest: str | None
+    repair: bool
+    progress: Progress | None
+    workers: int
+
+
+@suggests
 @dataclass(frozen=True, slots=True)
 class PublishOptions:
     """How a version is published."""
 
     set_latest: bool = True
-    tags: tuple[str, ...] = ()
+    tags: Sequence[str] = ()
     message: str = ""
-    sign_key: Path | None = None
+    sign_key: str | os.PathLike[str] | None = None
     retries: int = 0
     """How often to try again when another publisher moved `latest` meanwhile."""
     expect_latest: str | None = None
@@ -267,10 +264,13 @@ class PublishOptions:
     workers: int = 4
 
     def __post_init__(self) -> None:
-        for tag in self.tags:
-            check_tag(tag)
-        checked_integer("retries", self.retries, _MAX_RETRIES)
-        checked_integer("workers", self.workers, _MAX_WORKERS, least=1)
+        tags = (self.tags,) if isinstance(self.tags, str) else tuple(self.tags)
+        object.__setattr__(self, "tags", tuple(map(check_tag, tags)))
+        require_kind("message", self.message, str, "a text")
+        if self.message.encode("utf-8", "replace").decode() != self.message:
+            raise ValueError(f"message is not valid Unicode: {self.message!r}")
+        require_integer("retries", self.retries, _MAX_RETRIES)
+        require_integer("workers", self.workers, _MAX_WORKERS, least=1)
         latest: object = self.expect_latest
         if latest is not None and not (isinstance(latest, str) and HASH_PREFIX.fullmatch(latest)):
             expected = "the hash of a version, of which 8 digits are enough"
@@ -316,121 +316,147 @@ class VersionFiles:
     """By the suffix that replaces `.json`."""
 
 
-@dataclass(slots=True)
-class StoredVersion:
-    """A version that is complete in a catalog."""
-
-    is_new: bool
-    sent: Sent
-    manifest: bytes
-    """The manifest in the catalog: a version that was there before keeps its notes."""
+Build = Callable[[str | None], tuple[Manifest, Sequence[Upload]]]
+"""Makes the version to publish, given the one that `latest` points at, and lists the blobs that may be new."""
 
 
 def publish(
-    access: Access, name: DatasetName, manifest: Manifest, uploads: Sequence[Upload], options: PublishOptions
+    store: BlobStore, name: DatasetName, build: Build, options: PublishOptions, early: Sequence[Upload] = ()
 ) -> Published:
-    """Store a version and point `latest` at it. Readers see the old state or the new one."""
-    store = writable_store(access)
-    removals = removal_count(store)
-    seen = read_pointer(store, name.latest_key)
-    return publish_after(store, name, seen, removals, manifest, uploads, options)
+    """Store a version and point `latest` at it; if another publisher was faster, build and store it again.
 
-
-def publish_after(
-    store: BlobStore,
-    name: DatasetName,
-    seen: PointerState,
-    removals: int,
-    manifest: Manifest,
-    uploads: Sequence[Upload],
-    options: PublishOptions,
-) -> Published:
-    """Publish a version that was built when `latest` was `seen` and `removals` removals had begun."""
-    _check_expected(seen, options, name)
-    manifest = _with_notes(manifest, seen, options)
-    packed = pack_manifest(manifest)
-    manifest = replace(manifest, version_hash=parse_manifest(packed).version_hash)
-    version = manifest.version_hash
-    files = VersionFiles(version, packed, make_cards(manifest))
-    signer, before = None, seen
-    with store_version(store, name, files, uploads, options, removals) as stored:
-        if options.sign_key is not None:
-            _check_notes(manifest, stored.manifest, name)
-            signer = sign_version(store, name, version, stored.manifest, options.sign_key)
-        if options.set_latest:
-            before = move_latest(store, name, version, seen, options)
-        for tag in options.tags:
-            move_pointer(store, name.tag_key(tag), version, read_pointer(store, name.tag_key(tag)))
-    parent = before.pointer.version if before.pointer else None
-    # A version that was there before keeps its notes; a new one that was overtaken follows the overtaking one.
-    about = about_manifest(manifest if stored.is_new else parse_manifest(stored.manifest))
-    about = replace(about, parent=parent) if stored.is_new else about
-    note_version(store, name, version, parent=parent, tags=options.tags, about=about)
-    sent = stored.sent.uploads
-    return Published(
-        dataset_id=name.dataset_id,
-        version=version,
-        catalog=store.address,
-        blobs_sent=len(sent),
-        bytes_sent=sum(upload.size for upload in sent),
-        blobs_present=len({upload.sha256 for upload in uploads} - {upload.sha256 for upload in sent}),
-        is_new=stored.is_new,
-        is_latest=options.set_latest,
-        signed_by=signer,
-        blobs_replaced=len(stored.sent.replaced),
-    )
-
-
-@contextlib.contextmanager
-def store_version(
-    store: BlobStore,
-    name: DatasetName,
-    files: VersionFiles,
-    uploads: Sequence[Upload],
-    options: PublishOptions,
-    removals: int,
-    source_of: Callable[[BlobRef], Upload] = lambda blob: Upload(blob.hash, blob.byte_size),
-) -> Iterator[StoredVersion]:
-    """Upload blobs and put the manifest; inside the `with` block pointers may be moved to the version.
-
-    If something was removed from the catalog since `removals` was read, every blob of the version is checked again,
-    before and after the block. `source_of` has the bytes of blobs that are not in `uploads`.
+    Readers see the old state or the new one. `early` are the blobs that are needed in any case: they are sent first.
     """
-    stored = _put_version(store, name, files, uploads, options)
-
-    def settle(seen: int) -> int:
-        while (now := removal_count(store)) != seen:
-            seen = now
-            manifest = parse_manifest(files.manifest, parts=stored_parts(store))
-            known = {upload.sha256 for upload in uploads}
-            others = [b for b in manifest.blobs().values() if b.hash not in known and not b.is_elsewhere]
-            again = _put_version(store, name, files, [*uploads, *map(source_of, others)], options)
-            stored.is_new, stored.manifest = stored.is_new or again.is_new, again.manifest
-            stored.sent += again.sent
-        return seen
-
-    removals = settle(removals)
-    yield stored
-    settle(removals)
-
-
-def move_latest(
-    store: BlobStore, name: DatasetName, version: str, seen: PointerState, options: PublishOptions
-) -> PointerState:
-    """Point `latest` at a version and return its state before; ConflictError if it moved, unless there are retries."""
+    publication = Publication(store, name, options)
+    publication.upload_missing(early)
     for attempt in range(options.retries + 1):
+        is_last = attempt == options.retries
+        removals = pointers.removal_count(store)
+        seen = pointers.read_pointer(store, name.latest_key)
         try:
-            move_pointer(store, name.latest_key, version, seen)
-            break
-        except ConflictError:
-            if attempt == options.retries:
+            manifest, uploads = build(seen.version)
+            # If it is overtaken already, do not store a version that would never be the latest.
+            if is_last or pointers.read_pointer(store, name.latest_key).pointer == seen.pointer:
+                return publication.publish_after(seen, removals, manifest, uploads)
+        except (PointerMovedError, DatasetError, BlobNotFoundError):
+            # An overtaken version may also be deleted and its blobs collected, so that something of it is missing.
+            if is_last or pointers.read_pointer(store, name.latest_key).pointer == seen.pointer:
                 raise
-            pause(attempt)
-            seen = read_pointer(store, name.latest_key)
-            _check_expected(seen, options, name)
-    if seen.pointer is None:
-        note_dataset(store, name)
-    return seen
+        pause(attempt)
+    raise AssertionError("the last attempt returns or raises")
+
+
+class Publication:
+    """The versions of a dataset that one publisher brings into a catalog, and what was sent for them."""
+
+    def __init__(self, store: BlobStore, name: DatasetName, options: PublishOptions) -> None:
+        self.store, self.name, self.options = store, name, options
+        self.sent = Sent()
+        self.is_new = False
+        self.manifest = b""
+        """The manifest in the catalog: a version that was there before keeps its notes."""
+
+    def upload_missing(self, uploads: Sequence[Upload]) -> None:
+        """Put blobs that are not there."""
+        self.sent += upload_missing(self.store, uploads, self.options)
+
+    def publish_after(
+        self, seen: pointers.PointerState, removals: int, manifest: Manifest, uploads: Sequence[Upload]
+    ) -> Published:
+        """Publish a version that was built when `latest` was `seen` and `removals` removals had begun."""
+        store, name, options = self.store, self.name, self.options
+        _check_expected(seen, options, name)
+        manifest = _with_notes(manifest, seen, options)
+        packed = pack_manifest(manifest)
+        manifest = replace(manifest, version_hash=parse_manifest(packed).version_hash)
+        version, signer = manifest.version_hash, None
+        files = VersionFiles(version, packed, pointers.make_cards(manifest))
+        with self.store_version(files, uploads, removals):
+            if options.sign_key is not None:
+                _check_notes(manifest, self.manifest, name)
+                signer = sign_version(store, name, version, self.manifest, Path(options.sign_key))
+            if options.set_latest:
+                pointers.move_latest(store, name, version, seen)
+            for key in map(name.tag_key, options.tags):
+                pointers.move_pointer(store, key, version, pointers.read_pointer(store, key))
+        # A version that was there before keeps its notes; a new one that was overtaken follows the overtaking one.
+        about = pointers.about_manifest(manifest if self.is_new else parse_manifest(self.manifest))
+        about = replace(about, parent=seen.version) if self.is_new else about
+        pointers.note_version(store, name, version, parent=seen.version, tags=options.tags, about=about)
+        sent = {upload.sha256: upload.size for upload in self.sent.uploads}
+        return Published(
+            dataset_id=name.dataset_id,
+            version=version,
+            catalog=store.address,
+            blobs_sent=len(sent),
+            bytes_sent=sum(sent.values()),
+            blobs_present=len({upload.sha256 for upload in uploads} - sent.keys()),
+            is_new=self.is_new,
+            is_latest=options.set_latest,
+            signed_by=signer,
+            blobs_replaced=len(self.sent.replaced),
+        )
+
+    @contextlib.contextmanager
+    def store_version(
+        self,
+        files: VersionFiles,
+        uploads: Sequence[Upload],
+        removals: int,
+        source_of: Callable[[BlobRef], Upload] = lambda blob: Upload(blob.hash, blob.byte_size),
+    ) -> Iterator[None]:
+        """Upload blobs and put the manifest; inside the `with` block pointers may be moved to the version.
+
+        If something was removed from the catalog since `removals` was read, every blob of the version is checked
+        again, before and after the block. `source_of` has the bytes of blobs that are not in `uploads`.
+        """
+        self.put_version(files, uploads)
+
+        def settle(seen: int) -> int:
+            while (now := pointers.removal_count(self.store)) != seen:
+                seen = now
+                manifest = parse_manifest(files.manifest, parts=stored_parts(self.store))
+                known = {upload.sha256 for upload in uploads}
+                others = [b for b in manifest.blobs().values() if b.hash not in known and not b.is_elsewhere]
+                self.put_version(files, [*uploads, *map(source_of, others)])
+            return seen
+
+        removals = settle(removals)
+        yield
+        settle(removals)
+
+    def put_version(self, files: VersionFiles, uploads: Sequence[Upload]) -> None:
+        """Put the missing blobs, then the manifest and the files beside it."""
+        self.upload_missing(uploads)
+        self._put_manifest(files)
+        # A signature covers the bytes of a manifest: it is of no use beside other notes.
+        suffixes = [s for s in files.beside if s != SIGNATURE or self.manifest == files.manifest]
+
+        def put_beside(suffix: str) -> None:
+            with contextlib.suppress(ConflictError):
+                self.store.put_if_absent(self.name.version_key(files.version, suffix), files.beside[suffix])
+
+        map_in_threads(put_beside, suffixes, self.options.workers)
+
+    def _put_manifest(self, files: VersionFiles) -> None:
+        """Put the manifest unless it is there; a damaged one is replaced or an error."""
+        store, key = self.store, self.name.version_key(files.version)
+        held, self.manifest = None, files.manifest
+        while held is None:
+            with contextlib.suppress(ConflictError):
+                store.put_if_absent(key, files.manifest)
+                self.is_new = True
+                return
+            held = pointers.get_small(store, key, MAX_MANIFEST_BYTES)  # None if it was deleted in between
+        try:
+            parse_manifest(held.data, expected_hash=files.version)
+            self.manifest = bytes(held.data)
+        except ManifestCorruptedError as error:
+            if not self.options.repair:
+                hint = "Publish again with repair=True (`warp publish --repair`)."
+                fact = f"the stored manifest is damaged ({error})"
+                raise ManifestCorruptedError(fact, path=f"{store.address}/{key}", hint=hint) from None
+            pointers.replace_small(store, key, files.manifest, held)
 
 
 def utc_now() -> str:
@@ -443,61 +469,10 @@ def pause(attempt: int) -> None:
     time.sleep(random.uniform(0, min(_MAX_PAUSE_S, _PAUSE_S * (attempt + 1))))
 
 
-def _put_version(
-    store: BlobStore,
-    name: DatasetName,
-    files: VersionFiles,
-    uploads: Sequence[Upload],
-    options: PublishOptions,
-) -> StoredVersion:
-    """Put the missing blobs, then the manifest and the files beside it."""
-    sent = send(store, uploads, repair=options.repair, progress=options.progress, workers=options.workers)
-    is_new, manifest = _put_manifest(store, name, files, repair=options.repair)
-    # A signature covers the bytes of a manifest: it is of no use beside other notes.
-    suffixes = [s for s in files.beside if s != SIGNATURE or manifest == files.manifest]
-
-    def put_beside(suffix: str) -> None:
-        try:
-            store.put_if_absent(name.version_key(files.version, suffix), files.beside[suffix])
-        except ConflictError:
-            return
-
-    map_in_threads(put_beside, suffixes, options.workers)
-    return StoredVersion(is_new, sent, manifest)
-
-
-def _put_manifest(
-    store: BlobStore, name: DatasetName, files: VersionFiles, *, repair: bool
-) -> tuple[bool, bytes]:
-    """Put the manifest unless it is there; returns whether it was missing, and the stored one."""
-    key = name.version_key(files.version)
-    while True:
-        try:
-            store.put_if_absent(key, files.manifest)
-            return True, files.manifest
-        except ConflictError:
-            try:
-                held = store.get(key, max_bytes=MAX_MANIFEST_BYTES)
-                break
-            except BlobNotFoundError:  # deleted in between
-                continue
-    assert held is not None
-    try:
-        parse_manifest(held.data, expected_hash=files.version)
-    except ManifestCorruptedError as error:
-        if not repair:
-            hint = "Publish again with repair=True (`warp publish --repair`)."
-            fact = f"the stored manifest is damaged ({error})"
-            raise ManifestCorruptedError(fact, path=f"{store.address}/{key}", hint=hint) from None
-        replace_file(store, key, files.manifest, held.info)
-        return False, files.manifest
-    return False, bytes(held.data)
-
-
-def _check_expected(seen: PointerState, options: PublishOptions, name: DatasetName) -> None:
-    now = seen.pointer.version if seen.pointer else None
-    if options.expect_latest is not None and not (now or "").startswith(options.expect_latest):
-        fact = f"latest is {now and now[:12]}, not {options.expect_latest[:12]} as expected"
+def _check_expected(seen: pointers.PointerState, options: PublishOptions, name: DatasetName) -> None:
+    now, expected = seen.version, options.expect_latest
+    if expected is not None and not (now or "").startswith(expected):
+        fact = f"latest is {now and now[:12]}, not {expected[:12]} as expected"
         raise ConflictError(fact, path=name.dataset_id)
 
 
@@ -514,13 +489,13 @@ def _check_notes(manifest: Manifest, stored: bytes, name: DatasetName) -> None:
         raise ConflictError(fact, path=name.dataset_id, hint=hint)
 
 
-def _with_notes(manifest: Manifest, seen: PointerState, options: PublishOptions) -> Manifest:
+def _with_notes(manifest: Manifest, seen: pointers.PointerState, options: PublishOptions) -> Manifest:
     """The manifest with message and parent; blob addresses are checked."""
     notes: dict[str, Any] = dict(manifest.metadata)
     if options.message:
         notes["message"] = options.message
-    if seen.pointer is not None:
-        notes["parent"] = seen.pointer.version
+    if seen.version is not None:
+        notes["parent"] = seen.version
     for part in manifest.parts:
         if not isinstance(part.shards, LongList):  # which has no addresses
             for blob in part.blobs():

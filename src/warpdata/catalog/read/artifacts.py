@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections import defaultdict
+import itertools
 from collections.abc import Iterator, Sequence
 
 from warpdata.bytekit.checksum import crc32c
@@ -19,7 +19,7 @@ from warpdata.formats.tarshard.member_index import Member, MemberIndex
 from warpdata.stores.blobs import BlobReader
 from warpdata.stores.prefetch import SequentialReader, SequentialReads
 
-_GAP_BYTES = 32 << 10
+_GAP_BYTES = 128 << 10
 _MAX_FRAME_BYTES = 1 << 30
 
 
@@ -102,19 +102,15 @@ class Artifact:
 
     def read(self, members: Sequence[Member]) -> list[memoryview]:
         """The bytes of members, near ones in one read, all shards at the same time."""
-        by_shard: dict[int, list[int]] = defaultdict(list)
-        for position, member in enumerate(members):
-            by_shard[member.shard].append(position)
-        tasks = [(shard, [members[i] for i in positions]) for shard, positions in sorted(by_shard.items())]
+        order = sorted(range(len(members)), key=lambda position: members[position].shard)
+        groups = itertools.groupby([members[position] for position in order], key=lambda member: member.shard)
+        tasks = [(shard, list(inside)) for shard, inside in groups]
         if members and self._prefetch is not None and self._is_prefetched(members[0].shard):
             self._prefetch.note([(member.shard, member.read_range) for member in members])
         is_here = all(self.shard_reader(s).has([m.read_range for m in inside]) for s, inside in tasks)
         results = map_in_threads(lambda task: self._read_shard(*task), tasks, 1 if is_here else MAX_PARALLEL)
-        out: list[memoryview] = [memoryview(b"")] * len(members)
-        for (_, positions), views in zip(sorted(by_shard.items()), results, strict=True):
-            for position, view in zip(positions, views, strict=True):
-                out[position] = view
-        return out
+        views = dict(zip(order, itertools.chain.from_iterable(results), strict=True))
+        return [views[position] for position in range(len(members))]
 
     def _read_shard(self, number: int, members: Sequence[Member]) -> list[memoryview]:
         reader = self.shard_reader(number)
@@ -132,10 +128,6 @@ class Artifact:
         pairs = zip(members, views, strict=True)
         return [_decode_member(member, view, reader.name) for member, view in pairs if view is not None]
 
-    def read_names(self, names: Sequence[str]) -> list[memoryview]:
-        """The bytes of members by name."""
-        return self.read(self.find(names))
-
     def reader_of(self, member: Member) -> RangeReader:
         """Ranges of one member: of its own shard, or of its bytes in a tar file."""
         if self.part.is_tar:
@@ -149,10 +141,6 @@ class Artifact:
             readers = [self.shard_reader(number) for number in parts]
             return JoinedRangeReader(readers, f"artifact {self.name!r} {name}")
         return self.reader_of(self.find([name])[0])
-
-    def vector_reader(self) -> RangeReader:
-        """Ranges of the vector file, or of the first of them."""
-        return self.member_reader(next(iter(vector_files(self.part.shards))))
 
     def shard_reader(self, number: int) -> BlobReader:
         """The range reader of one shard."""

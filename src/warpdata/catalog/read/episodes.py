@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, NamedTuple, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 import numpy as np
 import pyarrow as pa
@@ -33,6 +33,9 @@ from warpdata.formats.wshard.reader import ShardReader
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.signal import Signal
 from warpdata.timeline.source import EpisodeSource, LazySignals, SourceAround
+
+if TYPE_CHECKING:
+    from warpdata.catalog.table import Table
 
 EPISODES_TABLE = "episodes"
 """The table with the facts of every episode of a version."""
@@ -79,7 +82,7 @@ class PublishedSource(EpisodesSource):
     def __init__(
         self,
         artifact: Artifact,
-        table: Callable[[Sequence[str] | None], pa.Table] | None,
+        table: Table | None,
         recipe: Any,
         metadata: Mapping[str, Any] | None = None,
         lanes: Sequence[Lane] = (),
@@ -96,11 +99,7 @@ class PublishedSource(EpisodesSource):
         """Ids and members only: a few bytes of each episode, while all its facts may be kilobytes."""
         if self._table is None:
             return None
-        return (
-            self._facts
-            if self._facts is not None
-            else self._own_rows(self._table(["id", "artifact", "blob"]))
-        )
+        return self._facts if self._facts is not None else self._own_rows(["id", "artifact", "blob"])
 
     @cached_property
     def members(self) -> list[str]:
@@ -157,10 +156,12 @@ class PublishedSource(EpisodesSource):
         if self._table is None:
             return super().facts()
         if self._facts is None:
-            self._facts = self._own_rows(self._table(None))
+            self._facts = self._own_rows(self._table.schema().names)
         return self._facts
 
-    def _own_rows(self, whole: pa.Table) -> pa.Table:
+    def _own_rows(self, columns: Sequence[str]) -> pa.Table:
+        assert self._table is not None
+        whole = self._table.select(columns).rows_together()
         names = whole.column("artifact")
         own = text_to_arrow([self.artifact.name], pa.string()).cast(names.type)
         return whole.filter(pc.is_in(names, own))
@@ -186,7 +187,7 @@ class PublishedSource(EpisodesSource):
         return {"kind": "published", "recipe": self._recipe, "artifact": self.artifact.name}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_reopen_source, (self._recipe, self.artifact.name))
+        return (_reopen, (self._recipe, self.artifact.name))
 
 
 class PublishedEpisode(SourceAround):
@@ -203,17 +204,15 @@ class PublishedEpisode(SourceAround):
         return f"{self._recipe['name']}#{self.id}"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_reopen_episode, (self._recipe, *self._member))
+        return (_reopen, (self._recipe, *self._member))
 
 
-def _reopen_episode(recipe: Any, artifact: str, member: str) -> EpisodeSource:
-    return _reopen_source(recipe, artifact).open_member(member).source
-
-
-def _reopen_source(recipe: Any, artifact: str) -> PublishedSource:
+def _reopen(recipe: Any, artifact: str, member: str | None = None) -> Any:
+    """The episodes of an artifact in another process, or the source of one of them."""
     from warpdata.catalog.dataset import reopen_episodes  # which imports this module
 
-    return reopen_episodes(json.dumps(recipe), artifact)
+    source = reopen_episodes(json.dumps(recipe), artifact)
+    return source if member is None else source.open_member(member).source
 
 
 def open_corpus(artifact: Artifact, **options: Unpack[SourceKeywords]) -> StoreShardSource:
@@ -261,6 +260,22 @@ class LaneAbout:
     def to_json(self) -> dict[str, Any]:
         """The content of `lane.json`."""
         return {"version": _VERSION, **asdict(self)}
+
+    @classmethod
+    def parse(cls, data: memoryview, path: str) -> LaneAbout:
+        """The description in untrusted bytes, or CorruptLayoutError."""
+        try:
+            raw = parse_json_object(data, max_bytes=_MAX_ABOUT_BYTES)
+        except FormatError as error:
+            raise CorruptLayoutError(f"the description of the lane is damaged ({error})", path=path) from None
+        if raw.get("version") != _VERSION:
+            fact = f"a lane of version {raw.get('version')!r}"
+            raise CorruptLayoutError(fact, path=path, hint="Upgrade warpdata.")
+        match raw:
+            case {"name": str(name), "signals": dict(signals), "revision": str(revision)} if signals:
+                if all(isinstance(text, str) for text in signals.values()):
+                    return cls(name, signals, revision)
+        raise CorruptLayoutError("the description of the lane is damaged", path=path)
 
 
 def signal_name(of: str, lane: str) -> str:
@@ -312,18 +327,7 @@ class Lane:
         expected, actual = self.artifact.part.shards[member.shard].hash, sha256_hex(data)
         if actual != expected:
             raise CorruptLayoutError(f"sha256 mismatch: expected {expected}, got {actual}", path=path)
-        try:
-            raw = parse_json_object(data, max_bytes=_MAX_ABOUT_BYTES)
-        except FormatError as error:
-            raise CorruptLayoutError(f"the description of the lane is damaged ({error})", path=path) from None
-        if raw.get("version") != _VERSION:
-            fact = f"a lane of version {raw.get('version')!r}"
-            raise CorruptLayoutError(fact, path=path, hint="Upgrade warpdata.")
-        name, signals, revision = raw.get("name"), raw.get("signals"), raw.get("revision")
-        texts = [name, revision, *([*signals, *signals.values()] if isinstance(signals, dict) else ())]
-        if not isinstance(signals, dict) or not signals or not all(isinstance(text, str) for text in texts):
-            raise CorruptLayoutError("the description of the lane is damaged", path=path)
-        return LaneAbout(str(name), signals, str(revision))
+        return LaneAbout.parse(data, path)
 
     @property
     def signals(self) -> Mapping[str, str]:

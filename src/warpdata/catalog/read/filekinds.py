@@ -6,7 +6,7 @@ import os
 from collections.abc import Collection, Iterator
 
 from warpdata.bytekit.io.files import FileRangeReader
-from warpdata.bytekit.io.ranges import RangeReader
+from warpdata.bytekit.io.ranges import RangeReader, retry_damaged
 from warpdata.errors import BadMagicError, WarpError
 from warpdata.formats.bf16dir.layout import MANIFEST_NAME
 from warpdata.formats.episodedir import layout as episodedir
@@ -36,7 +36,11 @@ def file_kind(source: str | os.PathLike[str] | RangeReader) -> str:
     """`episode`, `chunk-list`, `shard`, `journal`, `vectors` or `rows`; BadMagicError for anything else."""
     if isinstance(source, str | os.PathLike):
         with FileRangeReader(source) as reader:
-            return file_kind(reader)
+            return _kind_of(reader)
+    return retry_damaged(source, lambda: _kind_of(source), [(0, min(8, source.size))])
+
+
+def _kind_of(source: RangeReader) -> str:
     start = bytes(source.read(0, min(8, source.size)))
     if start.startswith(WSHARD_MAGIC):
         return _SHARD_ROLES.get(start[_ROLE_AT] if len(start) > _ROLE_AT else ROLE_EPISODE, "shard")
@@ -63,12 +67,9 @@ def folder_kind(names: Collection[str], path: str) -> str:
     raise BadMagicError("a folder that holds nothing warp knows", path=path, hint=f"It knows {SUPPORTED}.")
 
 
-def things_in(folder: str) -> Iterator[str]:
+def things_in(folder: str, above: frozenset[str] = frozenset()) -> Iterator[str]:
     """Everything of ours in a folder of this disk and below, by path: what holds several episodes counts as one."""
-    return _things_in(folder, {os.path.realpath(folder)})
-
-
-def _things_in(folder: str, seen: set[str]) -> Iterator[str]:
+    seen = above | {os.path.realpath(folder)}  # links may lead back
     try:
         names = sorted(os.listdir(folder))
     except OSError:
@@ -85,10 +86,8 @@ def _things_in(folder: str, seen: set[str]) -> Iterator[str]:
         if is_part or name.startswith("."):
             continue
         if os.path.isdir(path):
-            real = os.path.realpath(path)
-            if real not in seen:  # links may lead back
-                seen.add(real)
-                yield from _things_in(path, seen)
+            if os.path.realpath(path) not in seen:
+                yield from things_in(path, seen)
         elif os.path.isfile(path) and is_ours(path):
             yield path
 

@@ -74,10 +74,7 @@ class RefGroup:
 
     def member(self, position: int) -> Member:
         """The place of the member."""
-        self._locate(range(position, position + 1))
-        place = self._places[position]
-        assert isinstance(place, Member)
-        return place
+        return self._locate([position])[0]
 
     def read(self, position: int) -> memoryview:
         """The bytes of one reference, and of those after it, up to a bound on memory."""
@@ -89,27 +86,24 @@ class RefGroup:
 
     def read_all(self) -> list[memoryview]:
         """The bytes of all references, fetched together."""
-        self._locate(range(len(self._places)))
-        return self.artifact.read([place for place in self._places if isinstance(place, Member)])
+        return self.artifact.read(self._locate(range(len(self._places))))
 
-    def _locate(self, positions: Sequence[int]) -> None:
-        """Look up the names among these places, all at once."""
+    def _locate(self, positions: Sequence[int]) -> list[Member]:
+        """The members at these places; names among them are looked up all at once."""
         named = [i for i in positions if isinstance(self._places[i], str)]
         members = self.artifact.find([str(self._places[i]) for i in named]) if named else []
         for i, member in zip(named, members, strict=True):
             self._places[i] = member
+        return [place for i in positions if isinstance(place := self._places[i], Member)]
 
     def _fetch(self, position: int) -> None:
         """Fetch this one and those after it that were not read yet, so that each is fetched once in any order."""
         stop = min(position + _AHEAD_REFS, len(self._places))
         read = self._given.union(self._data)
         ahead = [position, *(i for i in range(position + 1, stop) if i not in read)]
-        self._locate(ahead)
         size = sum(view.nbytes for view in self._data.values())
         wanted: list[tuple[int, Member]] = []
-        for i in ahead:
-            place = self._places[i]
-            assert isinstance(place, Member)
+        for i, place in zip(ahead, self._locate(ahead), strict=True):
             size += place.length
             if wanted and size > _AHEAD_BYTES:
                 break
@@ -243,9 +237,8 @@ def read_refs(refs: Sequence[FileRef]) -> list[bytes]:
         by_artifact.setdefault(id(ref._group.artifact), []).append(i)
     out: list[bytes] = [b""] * len(refs)
     for positions in by_artifact.values():
-        artifact = refs[positions[0]]._group.artifact
         places = [refs[i]._group.place(refs[i]._position) for i in positions]
-        group = RefGroup(artifact, None, places)
+        group = RefGroup(refs[positions[0]]._group.artifact, None, places)
         for i, view in zip(positions, group.read_all(), strict=True):
             out[i] = bytes(view)
     return out

@@ -11,7 +11,7 @@ from pathlib import Path
 from warpdata.bytekit.io import commit
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
 from warpdata.catalog.access import LATEST, Access, Catalog, DatasetName
-from warpdata.catalog.publish.pointers import read_list
+from warpdata.catalog.publish.pointers import get_small, read_list
 from warpdata.catalog.publish.signing import SUFFIX as SIGNATURE
 from warpdata.catalog.publish.signing import Signature, check_has_trust, check_signature
 from warpdata.errors import (
@@ -64,7 +64,7 @@ class Resolver:
         addresses = ", ".join(catalog.address for catalog in self._access.catalogs)
         if self._access.is_offline:
             raise OfflineError(f"{name} was never seen on this machine", path=addresses)
-        hint = "Check the spelling of workspace and name, or run `warp list-remote` to see the names."
+        hint = "Check the spelling of workspace and name, or run `warp catalog list` to see the names."
         if name.hash_prefix or name.tag:
             hint = f"Run `warp versions list {name.dataset_id}` to see its versions."
             if name.tag and set(name.tag) <= set("0123456789abcdef"):
@@ -73,7 +73,7 @@ class Resolver:
 
     def manifest(self, catalog: Catalog, name: DatasetName, version: str) -> Manifest:
         """One version's manifest, from the cache or the catalog, checked against its hash."""
-        return self._manifest_and_signature(catalog, name, version)[0]
+        return self._open(catalog, name, version)[0]
 
     def manifest_bytes(self, catalog: Catalog, name: DatasetName, version: str) -> bytes:
         """The bytes of a manifest in the catalog, checked against its hash."""
@@ -109,7 +109,7 @@ class Resolver:
             except (BlobNotFoundError, LookupError):
                 return None
             try:
-                manifest, signature = self._manifest_and_signature(catalog, name, version)
+                manifest, signature = self._open(catalog, name, version)
                 return Resolved(manifest, catalog, is_remembered, signature)
             except BlobNotFoundError:
                 if name.hash_prefix is not None:
@@ -119,9 +119,7 @@ class Resolver:
                     raise missing_manifest(name, version, path) from None
                 missing = version  # the pointer may have moved on, and the version been deleted
 
-    def _manifest_and_signature(
-        self, catalog: Catalog, name: DatasetName, version: str
-    ) -> tuple[Manifest, Signature | None]:
+    def _open(self, catalog: Catalog, name: DatasetName, version: str) -> tuple[Manifest, Signature | None]:
         cached = self._memory.manifest(name, version)
         if cached is not None:
             try:
@@ -171,11 +169,9 @@ class Resolver:
             if self._access.options.verify != "require":
                 return None
             raise OfflineError(f"the signature of {name.dataset_id}@{version[:12]} is not in the cache")
-        try:
-            blob = catalog.store.get(name.version_key(version, SIGNATURE), max_bytes=MAX_POINTER_BYTES)
-        except BlobNotFoundError:
+        blob = get_small(catalog.store, name.version_key(version, SIGNATURE))
+        if blob is None:
             return None
-        assert blob is not None
         if not catalog.store.is_local:
             self._memory.keep(path, blob.data)
         return blob.data

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import contextlib
 import functools
 import itertools
@@ -20,24 +18,25 @@ import pyarrow.parquet as pq
 from warpdata.bytekit.io.ranges import Range, RangeReader, Span, check_range, coalesce
 from warpdata.bytekit.lazy import cached_property
 from warpdata.bytekit.process.locks import ThreadLock
-from warpdata.errors import (
-    CorruptLayoutError,
-    DatasetError,
-    FormatError,
-    ManifestCorruptedError,
-    TruncatedError,
-    UnsupportedDtypeError,
-)
+from warpdata.errors import CorruptLayoutError, DatasetError, ManifestCorruptedError, UnsupportedDtypeError
 from warpdata.formats.episodedir.layout import PARQUET_MAGIC
-from warpdata.sql.columns import Positions, engine_columns, fields_in, names_by_place, rows_at
+from warpdata.sql.columns import (
+    ARROW_ERRORS,
+    Positions,
+    engine_columns,
+    fields_in,
+    first_line,
+    names_by_place,
+    parse_footer,
+    read_tail,
+    rows_at,
+)
 from warpdata.sql.engine import RowMatcher, parse_condition, pushed_down
 from warpdata.stores.blobs import BlobReader, RangeBytes
 
 if TYPE_CHECKING:
     from warpdata.catalog.table import Table
 
-_TAIL_BYTES = 8
-_MAX_FOOTER_BYTES = 256 << 20
 _GAP_BYTES = 128 << 10
 _GROUP_BYTES = 1 << 20
 _GROUP_ROWS = 1 << 16
@@ -54,8 +53,6 @@ _MOST_FLOATS = 3
 
 READS_NULL_LISTS = int(pa.__version__.partition(".")[0]) >= 26
 """Before, Arrow refused what it had written itself: lists of a fixed size of which some are null."""
-
-_ARROW_ERRORS = (pa.ArrowException, OSError, ValueError, KeyError, IndexError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +79,7 @@ class ShardFile:
         self._expected = expected
         self._lock = ThreadLock()
         self._metadata: pq.FileMetaData | None = None
+        self._schema: pa.Schema = pa.schema([])
         self._ranges: dict[tuple[int, tuple[str, ...] | None], list[Range]] = {}
         self._leaves: dict[tuple[str, ...] | None, list[int]] = {}
 
@@ -93,8 +91,9 @@ class ShardFile:
                 metadata = parse_footer(self._footer, self.reader.name)
                 if self.reader.is_local:  # its pages are checked when they are held
                     self.reader.hold([(self.reader.size - len(self._footer), self.reader.size)])
+                self._schema = metadata.schema.to_arrow_schema()
                 if self._expected is not None:
-                    self._compare(metadata, *self._expected)
+                    self._compare(metadata, self._schema, *self._expected)
                 self._metadata = metadata
             return self._metadata
 
@@ -104,8 +103,7 @@ class ShardFile:
             self._tail = read_tail(self.reader)
         return self._tail
 
-    def _compare(self, metadata: pq.FileMetaData, rows: int, schema: pa.Schema) -> None:
-        stored = metadata.schema.to_arrow_schema()
+    def _compare(self, metadata: pq.FileMetaData, stored: pa.Schema, rows: int, schema: pa.Schema) -> None:
         if metadata.num_rows != rows:
             fact = f"row_count mismatch: the manifest has {rows} rows, the shard {metadata.num_rows}"
         elif stored.equals(schema):
@@ -211,15 +209,11 @@ class ShardFile:
 
         return fetch
 
-    def fetch(self, group: int, columns: Sequence[str] | None) -> Fetched:
-        """The bytes of a row group's columns."""
-        return self.ask(group, columns)()
-
-    def read(self, group: int, columns: Sequence[str] | None, fetched: Fetched) -> pa.Table:
-        """A whole group."""
+    def read(self, group: int, columns: Sequence[str] | None, fetched: Fetched | None = None) -> pa.Table:
+        """A whole group, from its bytes if they were fetched before."""
         names = None if columns is None else list(columns)
         with self._translated_errors():
-            file = self._open(fetched)
+            file = self._open(fetched or self.ask(group, columns)())
             tables = [
                 file.read_row_groups(numbers, columns=names, use_threads=False)
                 for numbers in self._decoded_together(group)
@@ -228,7 +222,7 @@ class ShardFile:
 
     def stream(self, group: int, columns: Sequence[str] | None, rows: int) -> Iterator[pa.RecordBatch]:
         """A group in batches of at most `rows` rows, decoded one by one."""
-        return self._iter_batches(self._open(self.fetch(group, columns)), group, columns, rows)
+        return self._iter_batches(self._open(self.ask(group, columns)()), group, columns, rows)
 
     def is_worth_paging(self, group: int, columns: Sequence[str] | None, rows: int) -> bool:
         """Whether the first `rows` rows of a group should be read page by page instead of fetching all of it."""
@@ -262,24 +256,22 @@ class ShardFile:
     def _decoded_together(self, group: int) -> list[list[int]]:
         """Row groups of the file that Arrow can decode in one call: it cannot join those of nested columns."""
         numbers = list(self._groups[group][0])
-        return [[number] for number in numbers] if self._has_nested else [numbers]
-
-    @cached_property
-    def _has_nested(self) -> bool:
-        types = [field.type for field in self.metadata.schema.to_arrow_schema()]
-        return any(pa.types.is_nested(getattr(kind, "storage_type", kind)) for kind in types)
+        types = self._schema.types if len(numbers) > 1 else ()
+        has_nested = any(pa.types.is_nested(getattr(kind, "storage_type", kind)) for kind in types)
+        return [[number] for number in numbers] if has_nested else [numbers]
 
     def matching_groups(self, groups: Sequence[int], expression: Any) -> list[int]:
         """The row groups whose statistics do not rule out an expression."""
         import pyarrow.dataset as pads  # costs as much as everything else that is imported to read
 
+        _ = self.metadata
         footer, form = pa.py_buffer(PARQUET_MAGIC + self._footer), pads.ParquetFileFormat()
         kept: set[int] = set()
         try:
-            for known in _nan_cases(expression, self.metadata.schema.to_arrow_schema()):
+            for known in _nan_cases(expression, self._schema):
                 fragment = form.make_fragment(pa.BufferReader(footer), partition_expression=known)
                 kept.update(group.id for group in fragment.subset(expression).row_groups)
-        except _ARROW_ERRORS:
+        except ARROW_ERRORS:
             return list(groups)
         return [group for group in groups if not kept.isdisjoint(self._groups[group][0])]
 
@@ -304,14 +296,13 @@ class ShardFile:
     def _translated_errors(self) -> Iterator[None]:
         try:
             yield
-        except _ARROW_ERRORS as error:
-            raise self._damaged(error) from None
-
-    def _damaged(self, error: Exception) -> FormatError:
-        if not READS_NULL_LISTS and "Expected all lists to be of size" in str(error):
-            fact = f"pyarrow {pa.__version__} cannot read lists of a fixed size of which some are null"
-            return UnsupportedDtypeError(fact, path=self.reader.name, hint="Install pyarrow 26 or newer.")
-        return CorruptLayoutError(f"damaged parquet shard ({_first_line(error)})", path=self.reader.name)
+        except ARROW_ERRORS as error:
+            if not READS_NULL_LISTS and "Expected all lists to be of size" in str(error):
+                fact = f"pyarrow {pa.__version__} cannot read lists of a fixed size of which some are null"
+                hint = "Install pyarrow 26 or newer."
+                raise UnsupportedDtypeError(fact, path=self.reader.name, hint=hint) from None
+            fact = f"damaged parquet shard ({first_line(error)})"
+            raise CorruptLayoutError(fact, path=self.reader.name) from None
 
 
 class RowFilter:
@@ -327,16 +318,13 @@ class RowFilter:
         """An Arrow expression that rules out whole row groups, or None."""
         self._matcher: RowMatcher | None = None
         self._matches: Positions | None = None
-        if view.predicate is not None:
-            self._add(view.predicate)
-
-    def _add(self, predicate: str) -> None:
-        condition, view = parse_condition(predicate), self._view
+        if view.predicate is None:
+            return
+        condition = parse_condition(view.predicate)
         if condition.has_subquery:
             # A subquery is about whole tables: one query finds all rows.
             self._matches = view.rows_where(condition)
             return
-        names = view.files.schema.names
         used = condition.columns_of(names)
         for name in used:
             if names.count(name) > 1:
@@ -433,51 +421,7 @@ class _FetchedFile:
     def readable(self) -> bool:
         return True
 
-    def seekable(self) -> bool:
-        return True
+    seekable = readable
 
     def writable(self) -> bool:
         return False
-
-
-def read_tail(reader: RangeReader) -> bytes:
-    """The footer of a parquet file with its length and magic."""
-    if reader.size < 12:
-        raise TruncatedError("too short for a parquet file", path=reader.name)
-    guess = bytes(reader.read(max(0, reader.size - (64 << 10)), reader.size))
-    if guess[-4:] != PARQUET_MAGIC:
-        raise CorruptLayoutError("not a parquet file", path=reader.name)
-    size = int.from_bytes(guess[-8:-4], "little") + _TAIL_BYTES
-    if size > min(reader.size, _MAX_FOOTER_BYTES):
-        raise CorruptLayoutError("the parquet footer is larger than the file", path=reader.name)
-    return guess[-size:] if size <= len(guess) else bytes(reader.read(reader.size - size, reader.size))
-
-
-def parse_footer(tail: bytes, name: str) -> pq.FileMetaData:
-    """The parsed footer of a parquet file."""
-    try:
-        return pq.read_metadata(pa.BufferReader(pa.py_buffer(PARQUET_MAGIC + tail)))
-    except _ARROW_ERRORS as error:
-        raise CorruptLayoutError(f"damaged parquet footer ({_first_line(error)})", path=name) from None
-
-
-def schema_to_base64(schema: pa.Schema) -> str:
-    """The Arrow IPC bytes of a schema as text."""
-    return base64.b64encode(schema.serialize().to_pybytes()).decode()
-
-
-def schema_from_base64(text: str) -> pa.Schema:
-    """A schema from untrusted text."""
-    try:
-        return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text, validate=True)))
-    except (binascii.Error, *_ARROW_ERRORS) as error:
-        raise ManifestCorruptedError(f"the Arrow schema is damaged ({_first_line(error)})") from None
-
-
-def schema_fields(schema: pa.Schema) -> list[dict[str, Any]]:
-    """The fields of a schema for people and programs without Arrow."""
-    return [{"name": f.name, "type": str(f.type), "nullable": f.nullable} for f in schema]
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).split("\n")[0][:200] or type(error).__name__
