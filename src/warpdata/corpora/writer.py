@@ -33,8 +33,7 @@ from warpdata.errors import (
 )
 from warpdata.formats.gamsae import layout
 from warpdata.formats.gamsae.corpus import CorpusRecord, digest_shard, load_corpus, save_corpus
-from warpdata.formats.gamsae.journal import Columns, OpenShard, read_appends
-from warpdata.formats.gamsae.shard import encode_rows, open_shard_info
+from warpdata.formats.gamsae.shard import Columns, OpenShard, encode_rows, open_shard_info, read_appends
 
 if TYPE_CHECKING:
     from typing import Self

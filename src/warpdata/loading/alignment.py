@@ -10,9 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.episodes.collection.facts import column_table
-from warpdata.errors import DatasetError, nearest
+from warpdata.errors import DatasetError, nearest, require_integer
 from warpdata.loading.field import FieldRows
-from warpdata.ordering.epochs import checked_integer
 from warpdata.sql.columns import folded
 from warpdata.sql.engine import matching_rows, parse_condition
 from warpdata.timeline.episode import Episode, same_clock
@@ -38,7 +37,7 @@ class Anchors:
             raise ValueError("give either anchor= (a signal or a role) or rate_hz=")
         if self.signal is not None and not isinstance(self.signal, str):
             raise TypeError(f"anchor names a signal or a role, not {self.signal!r}")
-        object.__setattr__(self, "stride", checked_integer("stride", self.stride, MAX_GRID, least=1))
+        object.__setattr__(self, "stride", require_integer("stride", self.stride, MAX_GRID, least=1))
         if self.rate_hz is not None:
             object.__setattr__(self, "rate_hz", checked_rate(self.rate_hz))
 

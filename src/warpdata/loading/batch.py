@@ -200,8 +200,9 @@ def _collate(samples: Sequence[Sample], *, collate_fn_map: Any = None) -> Batch:
         objects[:] = rows
         return objects
 
-    mask = {name: stack([each.mask[name] for each in samples]) for name in samples[0]}
-    ages = {name: stack([each.age_ns[name] for each in samples]) for name in samples[0]}
-    values = {name: stack([each[name] for each in samples]) for name in samples[0]}
+    parts = [[each, each.mask, each.age_ns] for each in samples]
+    values, mask, ages = (
+        {name: stack([part[n][name] for part in parts]) for name in samples[0]} for n in range(3)
+    )
     numbers = (stack([getattr(each, name) for each in samples]) for name in ("sample_id", "ts_ns", "episode"))
     return as_tensors(Batch(values, mask, ages, *numbers))

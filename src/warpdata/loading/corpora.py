@@ -58,9 +58,9 @@ class CorpusSource(RowSource):
     def __len__(self) -> int:
         return self.corpus.total_rows
 
-    def block_shape(self, total: int, shuffle: Any, sources: int = 1) -> BlockShape:
+    def block_shape(self, total: int, shuffle: Any, share: float = 1.0) -> BlockShape:
         """Blocks of checksummed runs, as ShuffledRows has them."""
-        shape = super().block_shape(total, shuffle, sources)
+        shape = super().block_shape(total, shuffle, share)
         return shape if shape.block_rows < 2 else BlockShape(total, default_block_rows(self.corpus), 64)
 
     def read(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import partial
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -12,10 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.lazy import BLOCK_CACHE, cached_property
+from warpdata.bytekit.memory import RecycledArrays
 from warpdata.bytekit.process.locks import ThreadLock
-from warpdata.episodes.sources.cameras import ImageRequest, VideoSignal
+from warpdata.episodes.sources.cameras import ImageRequest, VideoSignal, empty_images
 from warpdata.errors import BlobNotFoundError, FormatError, SchemaMismatchError, WarpError
-from warpdata.formats.episodedir.video import DecodedPicture, scale_image
+from warpdata.formats.episodedir.video import Picture, scale_image
 from warpdata.loading.alignment import Aligned, Anchors, Bools, Clock, Int64s
 from warpdata.loading.field import Field, FieldRows, FieldSchema, check_same, find_schema, signal_named
 from warpdata.loading.images import is_encoded, read_images, scale_values
@@ -35,57 +37,22 @@ _TABLE_ROWS = 1 << 18
 _CHECK_EVERY = 16
 """Reads between two checks whether all bytes of a signal are in memory or mapped."""
 _STEP_BYTES = 16 << 20
-_LARGE_BYTES, _MOST_FREE = 1 << 20, 8
+_RECENT_BLOCKS = 16
+"""Of a camera, how many blocks are looked through for images that a new one needs."""
 AT_ANCHOR = FieldRows("times", (0,))
 
 Timings = dict[str, float]
 """Seconds of work by kind: `decode` (reading values), `scale`, `copy`."""
-_Frames = dict[tuple[str, int], NDArray[Any] | DecodedPicture]
-"""Images by field and record."""
 
 
-class Blocks(NamedTuple):
-    """The block of each sample of a group that is read: samples that come soon after one another."""
+class SampleBlock(NamedTuple):
+    """Samples that are decoded together: those of a block of the shuffle, or of one call."""
 
-    numbers: Int64s
-    anchors_of: Callable[[int], Int64s]
-    """The anchors of a block by its number, those of one episode."""
-
-
-class RecycledArrays:
-    """Large arrays whose memory is used again once nothing refers to them: new memory costs a fault per page."""
-
-    def __init__(self) -> None:
-        self._free: list[bytearray] = []
-
-    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-        """An array of any content."""
-        count = math.prod(shape)
-        size = dtype.itemsize * count
-        if size < _LARGE_BYTES or dtype.hasobject:
-            return np.empty(shape, dtype)
-        memory = self._take(size) or bytearray(size)
-        # Views of this array, and tensors over it, refer to it and not to the memory.
-        array = np.frombuffer(memory, dtype, count)
-        weakref.finalize(array, self._take_back, self._free, memory).atexit = False
-        return array.reshape(shape)
-
-    def _take(self, size: int) -> bytearray | None:
-        """Free memory of about a size. Threads may call it at once: what one has taken out no other sees."""
-        for _ in range(len(self._free)):
-            try:
-                memory = self._free.pop()
-            except IndexError:
-                return None
-            if size <= len(memory) <= 2 * size:
-                return memory
-            self._free.insert(0, memory)
-        return None
-
-    @staticmethod
-    def _take_back(free: list[bytearray], memory: bytearray) -> None:
-        free.append(memory)
-        del free[:-_MOST_FREE]
+    key: Hashable
+    members: Int64s
+    """Which of the samples that are read are in it."""
+    anchors: Callable[[], Int64s]
+    """The anchors of all its samples in the episode."""
 
 
 class FieldOut:
@@ -112,7 +79,9 @@ class EpisodeReader:
         schema: Mapping[str, FieldSchema],
         max_age_ns: int | None,
         max_gap_ns: int | None,
+        arrays: RecycledArrays,
     ) -> None:
+        """`arrays` gives memory for images that are kept."""
         self.episode = episode
         used = {name: signal_named(episode, name) for name in grid_signals}
         self.times = anchors.times(
@@ -156,28 +125,33 @@ class EpisodeReader:
             if isinstance(reader, SignalReader) and reader.is_camera:
                 by_camera.setdefault(reader.schema.field.signal, {})[name] = reader
                 del self._plain[name]
-        self.cameras = [CameraReader(readers) for readers in by_camera.values()]
+        self.cameras = [CameraReader(readers, arrays) for readers in by_camera.values()]
 
     def read(
-        self, anchors: Int64s, places: Int64s, out: Mapping[str, FieldOut], blocks: Blocks | None
-    ) -> None:
-        """Write all fields of some anchors to places of a batch; `blocks` are for cameras."""
+        self, anchors: Int64s, places: Int64s, out: Mapping[str, FieldOut], blocks: Sequence[SampleBlock]
+    ) -> list[Callable[[], object]]:
+        """Write all fields of some anchors to places of a batch; `blocks` are for cameras.
+
+        Returns what is left to call: cameras that another thread is decoding.
+        """
         name = ""
         try:
             for name, reader in self._plain.items():
                 reader.read(anchors, places, out[name])
-            for camera in self.cameras:
-                name = next(iter(camera.fields))
-                assert blocks is not None
-                camera.read(anchors, places, out, blocks)
         except WarpError as error:
-            at = int(self.times[anchors[0]])
-            raise named_error(error, f"episode {self.episode.id!r} near {at}, field {name!r}") from None
+            raise self._named_error(error, name, anchors) from None
 
-    @property
-    def is_near(self) -> bool:
-        """Whether all values are in memory or in mapped files."""
-        return all(not isinstance(each, SignalReader) or each.is_near for each in self.fields.values())
+        def read(camera: CameraReader, *, wait: bool) -> bool:
+            try:
+                return camera.read(anchors, places, out, blocks, wait=wait)
+            except WarpError as error:
+                raise self._named_error(error, next(iter(camera.fields)), anchors) from None
+
+        return [partial(read, camera, wait=True) for camera in self.cameras if not read(camera, wait=False)]
+
+    def _named_error(self, error: WarpError, name: str, anchors: Int64s) -> WarpError:
+        at = int(self.times[anchors[0]])
+        return named_error(error, f"episode {self.episode.id!r} near {at}, field {name!r}")
 
     def inside(self, anchors: Int64s) -> Bools:
         """At which anchors no row of any signal is beyond an edge."""
@@ -186,13 +160,13 @@ class EpisodeReader:
             good &= field.inside(anchors)
         return good
 
-    def prefetch(self, anchors: Int64s, blocks: Blocks) -> None:
+    def prefetch(self, anchors: Int64s, blocks: Sequence[SampleBlock]) -> None:
         """Bring the bytes that are read at these anchors into the cache; of cameras those of their blocks."""
         for reader in self._plain.values():
             if isinstance(reader, SignalReader):
                 reader.prefetch(anchors)
         for camera in self.cameras:
-            camera.prefetch(anchors, blocks)
+            camera.prefetch(blocks)
 
     def settled(self) -> int:
         """Of an episode that grows, how many anchors have all their rows, so that later records change nothing."""
@@ -308,7 +282,7 @@ class RowTable:
     @property
     def held_bytes(self) -> int:
         """Bytes that are kept."""
-        return 0 if self._table is None else 27 * self._table.positions.size
+        return 0 if self._table is None else 27 * self._table.positions.size + 40 * len(self._table.positions)
 
     @cached_property
     def _end_ns(self) -> int:
@@ -337,6 +311,15 @@ class RowTable:
             self._table = self._at_anchors(self._times, self._rows, self._max_age_ns)
         return self._table
 
+    @cached_property
+    def runs(self) -> list[int]:
+        """The first record of each anchor whose records follow one another, else -1; of a table that is kept."""
+        assert self._table is not None
+        positions = self._table.positions
+        is_run = (np.diff(positions, axis=1) == 1).all(axis=1)
+        firsts: list[int] = np.where(is_run, positions[:, 0], -1).tolist()
+        return firsts
+
     def aligned(self, anchors: Int64s) -> Aligned:
         """The alignment at anchors by number."""
         table = self.table()
@@ -355,98 +338,138 @@ class RowTable:
         return np.asarray((self._times < int(stamps[-1])) & (own + max(rows.offsets) < len(stamps)))
 
 
-class CameraReader:
-    """The fields over one camera: a frame is decoded once for all of them and kept.
+class _BlockImages(NamedTuple):
+    """Images of the records that the samples of a block need, for each field of a camera."""
 
-    Where a frame of a sample is missing, those of its whole block are decoded: a shuffle takes the samples of a block
-    soon after one another.
+    records: dict[str, Int64s]
+    images: dict[str, NDArray[Any] | list[Picture]]
+    nbytes: int
+
+
+class CameraReader:
+    """The fields over one camera. Where an image of a sample is missing, those of its whole block are decoded and kept.
+
+    A shuffle takes the samples of a block soon after one another.
     """
 
-    def __init__(self, fields: Mapping[str, SignalReader]) -> None:
+    def __init__(self, fields: Mapping[str, SignalReader], arrays: RecycledArrays) -> None:
         self.fields = fields
-        self._signal = signal = next(iter(fields.values())).signal
-        self._is_colour = signal.meta.dtype == np.uint8 and signal.meta.shape[2:] == (3,)
+        self._signal = next(iter(fields.values())).signal
+        self._arrays = arrays
         self._owner = BLOCK_CACHE.new_owner()
+        self._recent: deque[Hashable] = deque(maxlen=_RECENT_BLOCKS)
         self._lock = ThreadLock()
         weakref.finalize(self, BLOCK_CACHE.forget, self._owner).atexit = False
 
-    def read(self, anchors: Int64s, places: Int64s, out: Mapping[str, FieldOut], blocks: Blocks) -> None:
-        """Write values, mask and ages of some anchors to places of a batch."""
+    def read(
+        self,
+        anchors: Int64s,
+        places: Int64s,
+        out: Mapping[str, FieldOut],
+        blocks: Sequence[SampleBlock],
+        *,
+        wait: bool,
+    ) -> bool:
+        """Write values, mask and ages of some anchors to places of a batch.
+
+        Without `wait` it returns False if images are missing and another thread is decoding the camera.
+        """
         timings = next(iter(out.values())).timings
-        aligned = {name: field.rows.aligned(anchors) for name, field in self.fields.items()}
-        frames: _Frames = {}
-        if not self._take_kept(aligned, frames):
-            with self._lock:  # one thread decodes, others find the frames in the cache
-                if not self._take_kept(aligned, frames):
-                    self._decode(aligned, frames, blocks, timings)
+        found = {block.key: BLOCK_CACHE.get(self._owner, block.key) for block in blocks}
+        if not all(found.values()):
+            if not self._lock.acquire(wait=wait):
+                return False
+            try:  # another thread may have decoded them meanwhile
+                found = {key: each or BLOCK_CACHE.get(self._owner, key) for key, each in found.items()}
+                missing = [block for block in blocks if found[block.key] is None]
+                found |= self._decode(missing, timings) if missing else {}
+            finally:
+                self._lock.release()
         began = perf_counter()
         for name, field in self.fields.items():
-            target = out[name]
-            target.mask[places], target.age_ns[places] = aligned[name].mask, aligned[name].age_ns
-            for records, place in zip(aligned[name].positions.tolist(), places.tolist(), strict=True):
-                for row, record in enumerate(records):
-                    self._write(field, frames[name, record], target.values[place, row])
+            target, aligned = out[name], field.rows.aligned(anchors)
+            target.mask[places], target.age_ns[places] = aligned.mask, aligned.age_ns
+            for block in blocks:
+                kept = found[block.key]
+                rows = kept.records[name].searchsorted(aligned.positions[block.members])
+                _copy_images(field, kept.images[name], rows, places[block.members], target.values)
         timings["copy"] += perf_counter() - began
+        return True
 
-    def prefetch(self, anchors: Int64s, blocks: Blocks) -> None:
-        """Bring the bytes of frames that are not kept into the cache, and those of their blocks."""
+    def prefetch(self, blocks: Sequence[SampleBlock]) -> None:
+        """Bring the bytes of blocks that are not kept into the cache."""
         kept = BLOCK_CACHE.of(self._owner)
-        for name, field in self.fields.items():
-            wanted = np.unique(field.rows.aligned(anchors).positions).tolist()
-            if not all((name, record) in kept for record in wanted):
-                for number in np.unique(blocks.numbers).tolist():
-                    field.prefetch(blocks.anchors_of(number))
+        for block in blocks:
+            if block.key not in kept:
+                for field in self.fields.values():
+                    field.prefetch(block.anchors())
 
-    def _take_kept(self, aligned: Mapping[str, Aligned], frames: _Frames) -> bool:
-        """Take frames out of the cache; returns whether all of them were there."""
-        is_whole = True
-        for name, at in aligned.items():
-            schema = self.fields[name].schema
-            for record in np.unique(at.positions).tolist():
-                if (name, record) not in frames:
-                    block = BLOCK_CACHE.get(self._owner, (name, record))
-                    is_whole = is_whole and block is not None
-                    if isinstance(block, memoryview):
-                        flat = np.frombuffer(block, schema.stored_dtype)
-                        frames[name, record] = flat.reshape(schema.image_shape)
-                    elif block is not None:
-                        frames[name, record] = block
-        return is_whole
+    def _decode(self, blocks: Sequence[SampleBlock], timings: Timings) -> dict[Hashable, _BlockImages]:
+        """Decode the images of blocks, all at once; those that other blocks have are copied."""
+        recent = [BLOCK_CACHE.get(self._owner, key) for key in self._recent]
+        made: dict[Hashable, _BlockImages] = {}
+        requests: list[ImageRequest] = []
+        for block in blocks:
+            anchors = block.anchors()
+            records = {
+                name: np.unique(field.rows.aligned(anchors).positions) for name, field in self.fields.items()
+            }
+            nbytes = sum(len(records[name]) * field.schema.row_bytes for name, field in self.fields.items())
+            made[block.key] = new = _BlockImages(records, {}, nbytes)
+            for name, field in self.fields.items():
+                requests += self._place(new, name, field.schema, [each for each in recent if each])
+        if any(len(request.records) for request in requests):
+            read_images(self._signal, requests, timings)
+        for key, new in made.items():
+            BLOCK_CACHE.put(self._owner, key, new)
+            self._recent.append(key)
+        return made
 
-    def _write(self, field: SignalReader, image: NDArray[Any] | DecodedPicture, out: NDArray[Any]) -> None:
-        if isinstance(image, DecodedPicture):
-            if not field.schema.is_changed:
-                image.write(out)
-                return
-            pixels = np.empty(field.schema.image_shape, field.schema.stored_dtype)
-            image.write(pixels)
-            image = pixels
-        out[...] = field.convert(image)
-
-    def _decode(
-        self, aligned: Mapping[str, Aligned], frames: _Frames, blocks: Blocks, timings: Timings
-    ) -> None:
-        """Decode the missing frames, and those of the blocks of their samples."""
-        kept = BLOCK_CACHE.of(self._owner)
-        keys: dict[tuple[str, int], None] = {}
-        for name, at in aligned.items():
-            is_missing = [any((name, r) not in frames for r in row) for row in at.positions.tolist()]
-            for number in np.unique(blocks.numbers[is_missing]).tolist():
-                block = self.fields[name].rows.aligned(blocks.anchors_of(number)).positions
-                keys |= {
-                    (name, record): None for record in np.unique(block).tolist() if (name, record) not in kept
-                }
-            keys |= {(name, record): None for record in np.unique(at.positions).tolist()}
-        wanted = [key for key in keys if key not in frames]
-        views = {name: field.schema.view for name, field in self.fields.items()}
-        requests = [
-            ImageRequest(np.array([record]), views[name], as_decoded=views[name] is None and self._is_colour)
-            for name, record in wanted
+    def _place(
+        self, new: _BlockImages, name: str, schema: FieldSchema, recent: Sequence[_BlockImages]
+    ) -> list[ImageRequest]:
+        """Make room for the images of a field, copy those that are kept, and request the others."""
+        records, shape = new.records[name], schema.image_shape
+        # Whole images that are shown once become pixels when they are delivered.
+        if schema.view is None and schema.rows == 1:
+            pictures: list[Any] = [None] * len(records)
+            new.images[name] = pictures
+            return [ImageRequest(records, None, pictures, self._arrays)]
+        new.images[name] = memory = self._arrays.empty((len(records), *shape), schema.stored_dtype)
+        is_missing = np.ones(len(records), np.bool_)
+        for other in recent:
+            is_common = is_missing & np.isin(records, other.records[name])
+            if is_common.any():
+                images = other.images[name]
+                assert isinstance(images, np.ndarray)
+                memory[is_common] = images[other.records[name].searchsorted(records[is_common])]
+                is_missing &= ~is_common
+        # Runs, so that images are written to their places.
+        cuts = np.flatnonzero(np.diff(is_missing)) + 1
+        return [
+            ImageRequest(records[run], schema.view, memory[run[0] : run[-1] + 1])
+            for run in np.split(np.arange(len(records)), cuts)
+            if is_missing[run[0]]
         ]
-        for key, images in zip(wanted, read_images(self._signal, requests, timings), strict=True):
-            frames[key] = images[0]
-            is_array = isinstance(images[0], np.ndarray)
-            BLOCK_CACHE.put(self._owner, key, images[0].data.cast("B") if is_array else images[0])
+
+
+def _copy_images(
+    field: SignalReader, images: NDArray[Any] | list[Picture], rows: Int64s, places: Int64s, out: NDArray[Any]
+) -> None:
+    """Write images by row to places of a batch, converted as the field wants them."""
+    schema = field.schema
+    is_same = schema.shape == schema.image_shape and schema.dtype == schema.stored_dtype
+    if isinstance(images, list):
+        pixels = np.empty(schema.image_shape, schema.stored_dtype)
+        for (row,), place in zip(rows.tolist(), places.tolist(), strict=True):
+            images[row].write(out[place, 0] if is_same else pixels, None)
+            if not is_same:
+                out[place, 0] = field.convert(pixels)
+    elif is_same:
+        for row, place in zip(rows, places.tolist(), strict=True):
+            images.take(row, axis=0, out=out[place], mode="clip")
+    else:
+        out[places] = field.convert(images[rows])
 
 
 class SignalReader:
@@ -476,11 +499,6 @@ class SignalReader:
         """Whether frames are decoded and delivered as they are, or scaled."""
         return not self._is_between and len(self.signal) > 0 and is_encoded(self.signal)
 
-    @property
-    def is_near(self) -> bool:
-        """Whether all values are known to be in memory or in a mapped file."""
-        return self._direct is not None
-
     def inside(self, anchors: Int64s) -> Bools:
         """At which anchors no row is beyond an edge."""
         good = self.rows.inside(anchors)
@@ -497,19 +515,30 @@ class SignalReader:
         """Write values, mask and ages of some anchors to places of a batch."""
         table = self.rows.table() if self._is_plain else None
         direct = self._mapped_rows() if table is not None else None
+        began = perf_counter()
+        if table is not None and direct is None:
+            starts = np.array([self.rows.runs[anchor] for anchor in anchors.tolist()], np.int64)
+            if (starts >= 0).all() and self.signal._read_runs(starts, out.values, places):
+                out.age_ns[places], out.mask[places] = table.age_ns[anchors], table.mask[anchors]
+                out.timings["decode"] += perf_counter() - began
+                return
         if table is None or direct is None:
             reference = None if self._reference is None else self._reference[1].aligned(anchors)
             self._write(self.rows.aligned(anchors), reference, places, out)
             return
-        began = perf_counter()
         rows, check = direct
         positions, mask, ages, values = table.positions, table.mask, table.age_ns, out.values
+        runs, count = self.rows.runs, positions.shape[1]
         # Most groups are of few samples: a copy each costs less than indexing by arrays.
         for anchor, place in zip(anchors.tolist(), places.tolist(), strict=True):
+            first = runs[anchor]
             chosen = positions[anchor]
-            if check is not None:
-                self._check_rows(direct, int(chosen.min()), int(chosen.max()) + 1)
-            rows.take(chosen, axis=0, out=values[place], mode="clip")
+            if check is not None and check(int(chosen.min()), int(chosen.max()) + 1):
+                self._direct, check = MappedRows(rows), None  # all of them are checked now
+            if first >= 0:
+                values[place] = rows[first : first + count]
+            else:
+                rows.take(chosen, axis=0, out=values[place], mode="clip")
             out.age_ns[place] = ages[anchor]
             out.mask[place] = mask[anchor]
         out.timings["copy"] += perf_counter() - began
@@ -534,10 +563,6 @@ class SignalReader:
             self._reads += 1
         return self._direct
 
-    def _check_rows(self, direct: MappedRows, start: int, stop: int) -> None:
-        if direct.check is not None and direct.check(start, stop):
-            self._direct = MappedRows(direct.rows)
-
     def _write(self, aligned: Aligned, reference: Aligned | None, places: Int64s, out: FieldOut) -> None:
         """Write the values of an alignment."""
         field, mask, age_ns = self.schema.field, aligned.mask, aligned.age_ns
@@ -553,8 +578,8 @@ class SignalReader:
             values = self._between(aligned)
         elif self.schema.view is not None or is_encoded(self.signal):
             wanted, back = np.unique(aligned.positions, return_inverse=True)
-            request = ImageRequest(wanted, self.schema.view)
-            images = np.stack(read_images(self.signal, [request], out.timings)[0])
+            images = empty_images(self.signal.meta, wanted, self.schema.view)
+            read_images(self.signal, [ImageRequest(wanted, self.schema.view, images)], out.timings)
             values, began = images[back.reshape(aligned.positions.shape)], perf_counter()
         else:
             values = _read_once(self.signal, aligned.positions)
@@ -632,5 +657,9 @@ class SignalReader:
 
 def _read_once(signal: Signal, positions: Int64s) -> NDArray[Any]:
     """The values of records by number, each read once."""
+    flat = positions.reshape(-1)
+    if (np.diff(flat) > 0).all():
+        values = signal._values_kept(flat)
+        return values.reshape(*positions.shape, *values.shape[1:])
     wanted, back = np.unique(positions, return_inverse=True)
     return signal._values_kept(wanted)[back.reshape(positions.shape)]

@@ -341,9 +341,9 @@ class FieldSchema:
 
     @cached_property
     def row_bytes(self) -> int:
-        """Bytes of one row as it is kept: images before they become floats, whole ones as decoders have them."""
+        """Bytes of one row as it is kept: images before they become floats, as decoders have them if they are whole."""
         dtype = self.stored_dtype if self.is_image else self.dtype
-        is_whole = self.is_image and self.view is None and self.stored_shape[2:] == (3,)
+        is_whole = self.is_image and self.view is None and self.rows == 1 and self.stored_shape[2:] == (3,)
         return dtype.itemsize * int(np.prod(self.shape, dtype=np.int64)) // (2 if is_whole else 1)
 
     @cached_property

@@ -30,45 +30,47 @@ def is_encoded(signal: Signal) -> bool:
 
 def read_images(
     signal: Signal, requests: Sequence[ImageRequest], timings: MutableMapping[str, float]
-) -> list[Any]:
-    """Images of records of a signal; frames are cropped and scaled where they are decoded, each decoded once."""
+) -> None:
+    """Write images of records of a signal; frames are cropped and scaled where they are decoded, each decoded once."""
     if isinstance(signal, VideoSignal | StillsSignal):
-        return signal.read_images(requests, timings)
-    if isinstance(signal, SignalView):
+        signal.read_images(requests, timings)
+    elif isinstance(signal, SignalView):
         moved = [request._replace(records=signal._base_rows(request.records)) for request in requests]
-        return read_images(signal.base, moved, timings)
-    if isinstance(signal, JoinedSignal):
-        return _read_joined(signal, requests, timings)
-    outs: list[Any] = [empty_images(signal.meta, request) for request in requests]
-    for request, out in zip(requests, outs, strict=True):
-        began = perf_counter()
-        frames = signal._values_kept(request.records)
-        timings["decode"] += perf_counter() - began
-        began = perf_counter()
-        for frame, image in zip(frames, out, strict=True):
+        read_images(signal.base, moved, timings)
+    elif isinstance(signal, JoinedSignal):
+        _read_joined(signal, requests, timings)
+    else:
+        for request in requests:
+            began = perf_counter()
+            frames = signal._values_kept(request.records)
+            timings["decode"] += perf_counter() - began
+            began = perf_counter()
+            assert isinstance(request.out, np.ndarray)
             if request.view is None:
-                image[...] = frame
+                request.out[...] = frames
             else:
-                scale_image(frame, request.view, image)
-        timings["scale"] += perf_counter() - began
-    return outs
+                for frame, image in zip(frames, request.out, strict=True):
+                    scale_image(frame, request.view, image)
+            timings["scale"] += perf_counter() - began
 
 
 def _read_joined(
     signal: JoinedSignal, requests: Sequence[ImageRequest], timings: MutableMapping[str, float]
-) -> list[Any]:
-    outs: list[Any] = [[None] * len(request.records) for request in requests]
+) -> None:
     for part, first in zip(signal.parts, signal._starts.tolist(), strict=False):
         inside = [(request.records >= first) & (request.records < first + len(part)) for request in requests]
-        own = [
-            request._replace(records=request.records[here] - first)
-            for request, here in zip(requests, inside, strict=True)
-        ]
+        own = []
+        for request, here in zip(requests, inside, strict=True):
+            records = request.records[here] - first
+            images: Any = [None] * len(records)
+            if not isinstance(request.out, list):
+                images = empty_images(signal.meta, records, request.view)
+            own.append(request._replace(records=records, out=images))
         if any(len(request.records) for request in own):
-            for out, here, images in zip(outs, inside, read_images(part, own, timings), strict=True):
-                for place, image in zip(np.flatnonzero(here).tolist(), images, strict=True):
-                    out[place] = image
-    return outs
+            read_images(part, own, timings)
+            for request, here, each in zip(requests, inside, own, strict=True):
+                for place, image in zip(np.flatnonzero(here).tolist(), each.out, strict=True):
+                    request.out[place] = image
 
 
 def scale_values(images: NDArray[Any], scale: str) -> NDArray[np.float32]:

@@ -19,7 +19,15 @@ from warpdata.bytekit.io.commit import write_file
 from warpdata.bytekit.io.files import FileRangeReader
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
 from warpdata.bytekit.process.threads import CORES, MAX_PARALLEL, ReadAhead, ThreadPool
-from warpdata.errors import CorruptLayoutError, DatasetError, FormatError, nearest, require_word, suggests
+from warpdata.errors import (
+    CorruptLayoutError,
+    DatasetError,
+    FormatError,
+    nearest,
+    require_integer,
+    require_word,
+    suggests,
+)
 from warpdata.loading.batch import Batch, as_tensors
 from warpdata.loading.episode_reader import DAMAGE, Timings
 from warpdata.loading.mixture import Chosen, Mixture, SampleOrder, Shuffle, as_source
@@ -31,10 +39,8 @@ from warpdata.loading.statistics import (
     Normalization,
     Normalize,
     choose_ways,
-    merge_weighted,
     relative_options,
-    running_statistics,
-    window_statistics,
+    source_statistics,
 )
 from warpdata.loading.windows import Windows
 from warpdata.ordering.blocks import ShuffleQuality, stream_key
@@ -46,7 +52,6 @@ from warpdata.ordering.epochs import (
     Step,
     Tail,
     check_filled,
-    checked_integer,
     rank_slice,
 )
 from warpdata.ordering.torch import torch_epochs
@@ -65,6 +70,7 @@ READ_AHEAD_BYTES = 256 << 20
 _AHEAD = 12
 """Batches whose bytes may be under way at the same time if they come over a network."""
 _BATCH_STREAM = 7
+_WORK = ("decode", "scale", "copy", "transform")
 _DATA_CHARS, _NAME_CHARS = 6, 16
 
 
@@ -138,12 +144,7 @@ class LoaderReport:
 
     def shares(self) -> dict[str, float]:
         """The share of each kind of work in the time of all threads; `wait` is the consumer's share of waiting."""
-        work = {
-            "decode": self.decode_s,
-            "scale": self.scale_s,
-            "copy": self.copy_s,
-            "transform": self.transform_s,
-        }
+        work = {name: getattr(self, f"{name}_s") for name in _WORK}
         whole = sum(work.values()) or 1.0
         wait = self.wait_s / self.elapsed_s if self.elapsed_s else 0.0
         return {**{name: seconds / whole for name, seconds in work.items()}, "wait": wait}
@@ -184,13 +185,13 @@ class Loader(EpochStream):
         progress: bool = False,
     ) -> None:
         self.windows = windows if isinstance(windows, Mixture) else as_source(windows)
-        self.batch_size = checked_integer("batch_size", batch_size, MAX_POSITION, least=1)
+        self.batch_size = require_integer("batch_size", batch_size, MAX_POSITION, least=1)
         known = auto_rank() if "auto" in (rank, world) else (0, 1)
         pair = (known[0] if rank == "auto" else rank, known[1] if world == "auto" else world)
         super().__init__(seed, epoch, *rank_and_world(pair), tail)
         require_word("on_error", on_error, get_args(OnError))
         self.on_error: OnError = on_error
-        self.threads = min(4, CORES) if threads is None else checked_integer("threads", threads, MAX_THREADS)
+        self.threads = min(4, CORES) if threads is None else require_integer("threads", threads, MAX_THREADS)
         self._shuffle: Shuffle = shuffle
         self._transform = transform
         self._batch_transform = batch_transform
@@ -378,8 +379,11 @@ class Loader(EpochStream):
         chosen = step.chosen
         timings: Timings = defaultdict(float)
         numbers = np.unique(chosen.source).tolist() or [0]
-        parts = []
-        for number in numbers:
+        parts: list[Batch] = [Batch()] * len(numbers)
+        # Threads that read batches at the same time begin with different sources: few wait for a decoder.
+        first = step.start // self.batch_size
+        for place in range(first, first + len(numbers)):
+            number = numbers[place % len(numbers)]
             source, own = self._order.sources[number], chosen[chosen.source == number]
             batch = source.read(own.sample, timings, threads, self._order.block_rows(number))
             began = time.perf_counter()
@@ -390,7 +394,7 @@ class Loader(EpochStream):
                     name for name in batch if source.edges == "zero" or source.schema[name].is_ragged
                 )
             timings["transform"] += time.perf_counter() - began
-            parts.append(batch)
+            parts[place % len(numbers)] = batch
         began = time.perf_counter()
         batch = self.windows.join(parts, chosen.source) if isinstance(self.windows, Mixture) else parts[0]
         batch.position, batch.repeated = step.start, step.repeated if self.tail == "pad" else None
@@ -464,54 +468,40 @@ class Loader(EpochStream):
         self, fields: list[str], by: str | None, sources: list[RowSource]
     ) -> dict[str, dict[str, FieldStatistics]]:
         """Statistics of each group."""
+        groups: dict[str, list[tuple[RowSource, float | None]]] = {}
         if by is None:
-            if isinstance(self.windows, Mixture):
-                pooled = self.windows.with_sources(sources)
-                return {"": pooled.statistics(fields, progress=self._progress)}
-            return {"": window_statistics(sources[0], fields, progress=self._progress)}
-        groups: dict[str, dict[str, FieldStatistics]] = {}
-        if by == "source":
-            for name, source in zip(self._order.names, sources, strict=True):
-                own = [each for each in fields if each in source.schema]
-                groups[name] = window_statistics(source, own, progress=self._progress)
-            return groups
-        labels = sorted({str(label) for source in sources for label in source.labels(by)})
-        for label in labels:
-            parts = [s.part_of(v, by) for s in sources for v in set(s.labels(by)) if str(v) == label]
-            groups[label] = {}
-            for name in fields:
-                having = [part for part in parts if name in part.schema and len(part)]
-                running = [running_statistics(part, [name], progress=self._progress)[name] for part in having]
-                if running:
-                    sizes = [(values, float(values.count.max())) for values, _ in running]
-                    whole = sum(size for _, size in sizes) or 1.0
-                    shares = [(values, size / whole) for values, size in sizes]
-                    was_read = any(read for _, read in running)
-                    groups[label][name] = merge_weighted(shares, having[0].delivered[name], was_read=was_read)
-        return groups
+            mixture = self.windows if isinstance(self.windows, Mixture) else None
+            groups[""] = [(sources[0], None)] if mixture is None else mixture.with_shares(sources)
+        elif by == "source":
+            groups = {n: [(source, None)] for n, source in zip(self._order.names, sources, strict=True)}
+        else:
+            for source in sources:
+                for label in dict.fromkeys(source.labels(by)):
+                    groups.setdefault(str(label), []).append((source.part_of(label, by), None))
+            groups = dict(sorted(groups.items()))
+        return {
+            group: source_statistics(
+                parts, [n for n in fields if any(n in s.schema for s, _ in parts)], progress=self._progress
+            )
+            for group, parts in groups.items()
+        }
 
     def _normalize(self, batch: Batch, number: int) -> bool:
         """Normalise the fields of one source, each sample with the statistics of its group."""
         if not self.normalization.ways:
             return False
         labels = self._labels[number]
-        for name in self.normalization.ways:
-            if name not in batch:
-                continue
+        for name in [each for each in self.normalization.ways if each in batch]:
+            values = batch[name]
             if isinstance(labels, str):
-                batch[name] = self.normalization.apply(name, batch[name], source=labels)
+                batch[name] = self.normalization.apply(name, values, source=labels)
                 continue
             own = np.array([labels[episode] for episode in batch.episode.tolist()], object)
-            parts = {
-                label: self.normalization.apply(name, batch[name][own == label], source=label)
-                for label in dict.fromkeys(own.tolist())
-            }
-            values = np.empty(
-                batch[name].shape, next(iter(parts.values())).dtype if parts else batch[name].dtype
-            )
-            for label, part in parts.items():
-                values[own == label] = part
-            batch[name] = values
+            for label in dict.fromkeys(own.tolist()):
+                part = self.normalization.apply(name, values[own == label], source=label)
+                if batch[name] is values:
+                    batch[name] = np.empty(values.shape, part.dtype)
+                batch[name][own == label] = part
         return True
 
     @property
@@ -569,14 +559,14 @@ class Loader(EpochStream):
         if isinstance(state, Mapping):
             if state.get("samples") is not None and self.windows_grow:
                 assert isinstance(self.windows, Windows)
-                count = checked_integer("samples", state["samples"], MAX_POSITION)
+                count = require_integer("samples", state["samples"], MAX_POSITION)
                 if count > len(self.windows):
                     self.windows.refresh()
                 total = min(count, len(self.windows))
                 self._order = SampleOrder(self.windows, self.seed, self._shuffle, total)
             self._check_windows(state.get("windows"))
         place = super()._checked_place(state)
-        skipped = checked_integer("skipped", state.get("skipped", 0), MAX_POSITION)
+        skipped = require_integer("skipped", state.get("skipped", 0), MAX_POSITION)
         self._skipped_before, self._left_out = (skipped, str(state.get("skip", ""))), {}
         return place
 
@@ -657,12 +647,10 @@ class Loader(EpochStream):
     def report(self) -> LoaderReport:
         """Counts of samples, of skipped episodes with reasons, of bytes, and the time of each kind of work."""
         came = traffic().since(self._traffic_before)
+        work: dict[str, Any] = {f"{name}_s": self._timings[name] for name in _WORK}
         return replace(
             self._report,
-            decode_s=self._timings["decode"],
-            scale_s=self._timings["scale"],
-            copy_s=self._timings["copy"],
-            transform_s=self._timings["transform"],
+            **work,
             skipped=self._uncounted() | self._left_out,
             skipped_before=self._skipped_before[0],
             network_bytes=came.network,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import numbers
 from collections.abc import Callable, Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -17,14 +16,15 @@ from warpdata import loading
 from warpdata.bytekit.checksum import sha256_hex
 from warpdata.bytekit.jsontext import dump_json
 from warpdata.bytekit.lazy import BLOCK_CACHE
-from warpdata.errors import SchemaMismatchError, nearest, require_kind, suggests
+from warpdata.bytekit.memory import RecycledArrays
+from warpdata.errors import SchemaMismatchError, nearest, require_integer, require_kind, suggests
 from warpdata.loading.alignment import Int64s
 from warpdata.loading.batch import Batch
 from warpdata.loading.source import Delivered, RowSource
-from warpdata.loading.statistics import FieldStatistics, merge_weighted, running_statistics
+from warpdata.loading.statistics import FieldStatistics, source_statistics
 from warpdata.loading.windows import Windows
 from warpdata.ordering.blocks import BlockOrder, ShuffleQuality, stream_key
-from warpdata.ordering.epochs import MAX_EPOCH, MAX_POSITION, checked_integer
+from warpdata.ordering.epochs import MAX_EPOCH, MAX_POSITION
 
 if TYPE_CHECKING:
     from warpdata.corpora.source import FixedOrderSource
@@ -173,9 +173,10 @@ class Mixture:
                 if share and not len(source):
                     raise ValueError(f"source {name!r} has no samples")
         self.fields = self._common_fields()
+        self._arrays = RecycledArrays()
         everything = sum(map(len, self.sources))
         self.length = (
-            everything if length is None else checked_integer("length", length, MAX_POSITION, least=1)
+            everything if length is None else require_integer("length", length, MAX_POSITION, least=1)
         )
 
     @classmethod
@@ -245,18 +246,12 @@ class Mixture:
                 parts[name] = (part, _checked_weight(weight) * len(part))
         return cls(parts, **options)
 
-    def with_sources(self, sources: Sequence[RowSource]) -> Mixture:
-        """The same mixture of other sources."""
-        made = copy(self)
-        made.sources = list(sources)
-        return made
-
     def _checked_schedule(self, given: Mapping[int, Mapping[str, float]]) -> list[tuple[int, list[float]]]:
         """Weights from a position on, in order; the first are those of the sources."""
         stages = {0: self.weights}
         require_kind("a schedule", given, Mapping, "{number of samples: {source: weight}}")
         for key, weights in given.items():
-            start = checked_integer("a schedule is by number of samples: it", key, MAX_POSITION)
+            start = require_integer("a schedule is by number of samples: it", key, MAX_POSITION)
             require_kind("a stage of the schedule", weights, Mapping, "{source: weight}")
             for name in weights:
                 if name not in self.names:
@@ -312,7 +307,7 @@ class Mixture:
     def quotas(self, epoch: int = 0) -> dict[str, dict[str, float]]:
         """How many samples each source has in an epoch, and how often that goes through the source."""
         schedule = WeightSchedule(self.schedule)
-        start = checked_integer("epoch", epoch, MAX_EPOCH) * self.length
+        start = require_integer("epoch", epoch, MAX_EPOCH) * self.length
         given = schedule.given(start + self.length) - schedule.given(start)
         return {
             name: {"samples": int(count), "passes": int(count) / max(1, len(source))}
@@ -332,22 +327,14 @@ class Mixture:
 
     def statistics(self, names: Sequence[str], *, progress: bool = False) -> dict[str, FieldStatistics]:
         """Statistics of the fields over all sources, each by its weight; for fields of one width."""
-        shares = [float(share) for share in mixture_shares(self.weights)]
-        out = {}
         for name in names:
-            having = [(s, share) for s, share in zip(self.sources, shares, strict=True) if name in s.schema]
-            if not having:
+            if name not in self.fields:
                 raise KeyError(f"no field {name!r}.{nearest(name, self.fields)}")
-            if len({source.delivered[name].row_shape for source, _ in having}) > 1:
-                raise SchemaMismatchError(
-                    f"field {name!r} has several widths, and no statistics of all sources together",
-                    hint='Normalise it with normalize_by="source".',
-                )
-            running = [running_statistics(source, [name], progress=progress)[name] for source, _ in having]
-            parts = [(values, share) for (values, _), (_, share) in zip(running, having, strict=True)]
-            was_read = any(read for _, read in running)
-            out[name] = merge_weighted(parts, having[0][0].delivered[name], was_read=was_read)
-        return out
+        return source_statistics(self.with_shares(self.sources), names, progress=progress)
+
+    def with_shares(self, sources: Sequence[RowSource]) -> list[tuple[RowSource, float | None]]:
+        """Sources, each with its share."""
+        return [(s, float(share)) for s, share in zip(sources, mixture_shares(self.weights), strict=True)]
 
     def join(self, parts: Sequence[Batch], source: Int64s) -> Batch:
         """Batches of some sources as one with all fields; `source` is the number of the source of each sample."""
@@ -356,9 +343,9 @@ class Mixture:
 
         def collect(shape: tuple[int, ...], dtype: Any, arrays: Sequence[Any]) -> Any:
             """Arrays at their places, padded with zeros at the end of every axis."""
-            out = np.zeros((count, *shape), dtype)
-            if out.dtype.hasobject:
-                out[...] = ""
+            out = self._arrays.empty((count, *shape), np.dtype(dtype))
+            if any(array is None or array.shape[1:] != shape for array in arrays):
+                out[...] = "" if out.dtype.hasobject else 0
             for here, array in zip(places, arrays, strict=True):
                 if array is not None and len(array):
                     where: Any = (here, *(slice(0, size) for size in array.shape[1:]))
@@ -471,8 +458,15 @@ class SampleOrder:
         self.sources = source.sources if isinstance(source, Mixture) else [source]
         self.names = source.names if isinstance(source, Mixture) else [""]
         totals = [len(each) if total is None else total for each in self.sources]
-        count = len(self.sources)
-        self._shapes = [s.block_shape(t, shuffle, count) for s, t in zip(self.sources, totals, strict=True)]
+        shares = [1.0]
+        if isinstance(source, Mixture):  # the largest of each source in any stage of the schedule
+            stages = [mixture_shares(weights) for _, weights in source.schedule]
+            most = [float(max(each)) for each in zip(*stages, strict=True)]
+            shares = [each / sum(most) for each in most]
+        self._shapes = [
+            each.block_shape(count, shuffle, share)
+            for each, count, share in zip(self.sources, totals, shares, strict=True)
+        ]
         # Sources with the same samples must not be in step with each other.
         self._seeds = [stream_key(seed, number) if number else seed for number in range(len(self.sources))]
         self._schedule = None if self._mixture is None else WeightSchedule(self._mixture.schedule)
@@ -508,7 +502,10 @@ class SampleOrder:
     def block_rows(self, number: int) -> int:
         """Samples of a source whose images are decoded together: a block, if those in play fit the cache."""
         pairs = zip(self._shapes, self.sources, strict=True)
-        held = sum(shape.block_rows * shape.blocks_in_play * source.row_bytes for shape, source in pairs)
+        held = sum(
+            (shape.block_rows + source.more_rows) * shape.blocks_in_play * source.row_bytes
+            for shape, source in pairs
+        )
         return max(1, self._shapes[number].block_rows) if held <= BLOCK_CACHE.max_bytes else 1
 
     def chosen(self, epoch: int, start: int, stop: int) -> Chosen:

@@ -26,8 +26,8 @@ FEWEST, MOST, IN_PLAY = 16, 256, 256
 """Samples of a block: enough to read a stretch at once, few enough to mix well. And blocks in play."""
 IMAGES_BYTES = 152 << 20
 """Images of the blocks in play: they should fit the cache of decoded frames."""
-IMAGE_BLOCKS, FEWEST_IMAGES, MOST_IMAGES = 64, 4, 48
-FEWEST_IN_PLAY, MOST_IN_PLAY = 16, 128
+IMAGE_BLOCKS, FEWEST_IMAGES, MOST_IMAGES = 40, 8, 48
+FEWEST_IN_PLAY, MOST_IN_PLAY, FEWEST_OF_SOURCE = 16, 128, 2
 """Of images: about how many blocks, how many samples in each, and bounds of the blocks in play."""
 
 
@@ -107,10 +107,16 @@ class RowSource(ABC):
         """Bytes of one row of every field."""
         return sum(schema.row_bytes for schema in self.schema.values())
 
-    def block_shape(self, total: int, shuffle: Any, sources: int = 1) -> BlockShape:
+    @property
+    def more_rows(self) -> int:
+        """Images that a block needs beyond one for each of its samples: those before the first or after the last."""
+        return max((schema.rows for schema in self.schema.values() if schema.is_image), default=1) - 1
+
+    def block_shape(self, total: int, shuffle: Any, share: float = 1.0) -> BlockShape:
         """The blocks of a shuffle: a function of the fields alone, never of where the bytes are stored.
 
-        Of images as many blocks are in play as the cache of decoded frames holds, shared by the sources of a mixture.
+        Of images as many blocks are in play as the cache of decoded frames holds; the sources of a mixture have their
+        shares of it.
         """
         check_shuffle(shuffle)
         if shuffle is False or shuffle == "full":
@@ -120,8 +126,8 @@ class RowSource(ABC):
             return BlockShape(total, max(FEWEST, min(MOST, BLOCK_BYTES // row_bytes)), IN_PLAY)
         samples = IMAGES_BYTES // row_bytes
         rows = max(FEWEST_IMAGES, min(MOST_IMAGES, samples // IMAGE_BLOCKS))
-        in_play = max(FEWEST_IN_PLAY, min(MOST_IN_PLAY, samples // rows))
-        return BlockShape(total, rows, -(-in_play // sources))
+        in_play = max(FEWEST_IN_PLAY, min(MOST_IN_PLAY, samples // (rows + self.more_rows)))
+        return BlockShape(total, rows, max(FEWEST_OF_SOURCE, round(in_play * share)))
 
     def transform(self, batch: Batch, epochs: Int64s, seed: int, number: int = 0) -> bool:
         """Apply the transforms of the fields to a batch that was read; returns whether there were any."""

@@ -19,7 +19,7 @@ from warpdata.bytekit.io.commit import write_file
 from warpdata.bytekit.jsontext import dump_json
 from warpdata.episodes.collection.facts import recorded_statistics
 from warpdata.episodes.statistics import MAX_CHANNELS, QUANTILES, RELATIVE_ERROR, ValueStatistics
-from warpdata.errors import SchemaMismatchError, WarpError, nearest, suggests
+from warpdata.errors import SchemaMismatchError, WarpError, nearest, require_word, suggests
 from warpdata.loading.field import Field, checked_dims
 from warpdata.loading.pace import PaceLine
 from warpdata.loading.poses import accumulate, add
@@ -71,15 +71,40 @@ def channel_shape(delivered: Delivered) -> tuple[int, ...]:
     return shape if 0 < int(np.prod(shape, dtype=np.int64)) <= MAX_CHANNELS else ()
 
 
-def window_statistics(
-    source: RowSource, names: Sequence[str], *, progress: bool = False
+def source_statistics(
+    parts: Sequence[tuple[RowSource, float | None]], names: Sequence[str], *, progress: bool = False
 ) -> dict[str, FieldStatistics]:
-    """Statistics of these fields over all samples: kept ones, merged from recordings, or from one pass."""
-    running = running_statistics(source, names, progress=progress)
-    return {
-        name: finish_statistics(values, source.delivered[name], was_read=was_read)
-        for name, (values, was_read) in running.items()
-    }
+    """Statistics of fields over all samples of some sources: kept ones, merged from recordings, or from one pass.
+
+    Each source counts by its share, or without one by its number of values.
+    """
+    found = []
+    for source, share in parts:
+        own = names if len(parts) == 1 else [name for name in names if name in source.schema]
+        if len(source) or len(parts) == 1:
+            found.append((running_statistics(source, own, progress=progress), source, share))
+    out = {}
+    for name in names:
+        having = [(running[name], source, share) for running, source, share in found if name in running]
+        if len({source.delivered[name].row_shape for _, source, _ in having}) > 1:
+            raise SchemaMismatchError(
+                f"field {name!r} has several widths, and no statistics of all sources together",
+                hint='Normalise it with normalize_by="source".',
+            )
+        merged: ValueStatistics | None = None
+        for (values, _), _, share in having:
+            if share is not None and len(parts) > 1:
+                if not share:
+                    continue
+                values.scale(max(1, round(share * (1 << 30) / max(1, int(values.count.max(initial=0))))))
+            if merged is None:
+                merged = values
+            else:
+                merged.merge(values)
+        if merged is not None:
+            was_read = any(each for (_, each), _, _ in having)
+            out[name] = finish_statistics(merged, having[0][1].delivered[name], was_read=was_read)
+    return out
 
 
 def running_statistics(
@@ -174,22 +199,6 @@ def _read_all(source: RowSource, names: Sequence[str], progress: bool) -> dict[s
     return running
 
 
-def merge_weighted(
-    parts: Sequence[tuple[ValueStatistics, float]], delivered: Delivered, *, was_read: bool
-) -> FieldStatistics:
-    """Statistics of several sources together, each by its share."""
-    merged: ValueStatistics | None = None
-    for values, share in parts:
-        if share:
-            values.scale(max(1, round(share * (1 << 30) / max(1, int(values.count.max(initial=0))))))
-            if merged is None:
-                merged = values
-            else:
-                merged.merge(values)
-    assert merged is not None
-    return finish_statistics(merged, delivered, was_read=was_read)
-
-
 def finish_statistics(values: ValueStatistics, delivered: Delivered, *, was_read: bool) -> FieldStatistics:
     """The numbers of running statistics, in the shape of the channels."""
     some = np.maximum(values.count, 1)
@@ -213,10 +222,7 @@ class Normalize:
     except_dims: Sequence[int] = ()
 
     def __post_init__(self) -> None:
-        known = ("auto", *get_args(How))
-        if self.how not in known[1:]:
-            near = nearest(str(self.how), known)
-            raise ValueError(f"normalize is {', '.join(known)} or None, not {self.how!r}.{near}")
+        require_word("normalize", self.how, get_args(How))
         object.__setattr__(self, "except_dims", checked_dims("except_dims", self.except_dims))
 
 

@@ -9,10 +9,11 @@ import warnings
 import zipfile
 import zlib
 from collections import OrderedDict, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -22,20 +23,20 @@ from warpdata.bytekit.checksum import sha256_hex
 from warpdata.bytekit.io.commit import write_file
 from warpdata.bytekit.jsontext import dump_json
 from warpdata.bytekit.lazy import cached_property
+from warpdata.bytekit.memory import RecycledArrays
 from warpdata.bytekit.process.locks import ThreadLock
 from warpdata.bytekit.process.threads import ThreadPool, map_in_threads
 from warpdata.episodes.collection.episodes import Episodes, EpisodesSource
 from warpdata.episodes.collection.local import LocalDataset
 from warpdata.episodes.salvage.live import live_episode
-from warpdata.errors import BlobNotFoundError, DatasetError, WarpError, nearest, suggests
+from warpdata.errors import BlobNotFoundError, DatasetError, WarpError, nearest, require_word, suggests
 from warpdata.loading.alignment import Anchors, Int64s, matching_anchors
 from warpdata.loading.batch import Batch, Sample, register_collate
 from warpdata.loading.episode_reader import (
     DAMAGE,
-    Blocks,
     EpisodeReader,
     FieldOut,
-    RecycledArrays,
+    SampleBlock,
     Timings,
     named_error,
 )
@@ -48,7 +49,7 @@ from warpdata.loading.field import (
     unknown_signal,
 )
 from warpdata.loading.source import RowSource, Threads
-from warpdata.loading.statistics import FieldStatistics, window_statistics
+from warpdata.loading.statistics import FieldStatistics, source_statistics
 from warpdata.settings import Settings
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.meta import ROLES
@@ -229,14 +230,12 @@ class Windows(RowSource):
         max_gap_s: float | None = None,
         follow: bool = False,
     ) -> None:
-        if edges not in get_args(Edges):
-            known = get_args(Edges)
-            raise ValueError(f"edges is {', '.join(known)}, not {edges!r}.{nearest(str(edges), known)}")
+        require_word("edges", edges, get_args(Edges))
         if not isinstance(fields, Mapping):
             raise TypeError(f"fields are {{name: wd.Field(…)}}, not {fields!r}")
         if not fields:
             raise ValueError("a sample has at least one field")
-        self.episodes = _follow(episodes) if follow else _as_episodes(episodes)
+        self.episodes = _as_episodes(episodes, follow=follow)
         self._fields = {str(n): Field(each) if isinstance(each, str) else each for n, each in fields.items()}
         for name, option in self._fields.items():
             if not isinstance(option, Field):
@@ -255,6 +254,7 @@ class Windows(RowSource):
         self._next: dict[int, int] = {}
         """With follow: episodes of which all samples are known, and the first anchor that is not yet a sample."""
         self._damage: dict[int, str | None] = {}
+        self._arrays, self._images = RecycledArrays(), RecycledArrays(most_free=64)
         self._begin()
         _ = self.schema  # unknown names are refused here
         if not follow:
@@ -262,7 +262,6 @@ class Windows(RowSource):
 
     def _begin(self) -> None:
         self._lock = ThreadLock()
-        self._arrays = RecycledArrays()
         self._open: OrderedDict[int, EpisodeReader] = OrderedDict()
         self._uncounted = 0
 
@@ -571,11 +570,12 @@ class Windows(RowSource):
         order = np.argsort(episodes, kind="stable")
         cuts = np.flatnonzero(np.diff(episodes[order])) + 1
         groups = np.split(order, cuts) if len(order) else []
-        # Threads that read batches at the same time begin with different episodes: they would wait for one decoder.
+        # Threads that read batches at the same time begin with different episodes: few wait for a decoder.
         first = int(samples[0]) % len(groups) if groups else 0
         groups = groups[first:] + groups[:first]
 
         def read_groups(some: list[Int64s]) -> None:
+            later: list[Callable[[], object]] = []
             for places in some:
                 position, here = int(episodes[places[0]]), anchors[places]
                 try:
@@ -583,8 +583,10 @@ class Windows(RowSource):
                 except WarpError as error:
                     raise named_error(error, f"episode {self.episodes.ids[position]!r}") from None
                 times[places] = reader.times[here]
-                blocks = self._blocks(samples[places], position, block_rows) if reader.cameras else None
-                reader.read(here, places, out, blocks)
+                blocks = self._blocks(samples[places], here, position, block_rows) if reader.cameras else []
+                later += reader.read(here, places, out, blocks)
+            for read in later:
+                read()
 
         if threads is None:
             read_groups(groups)
@@ -593,15 +595,21 @@ class Windows(RowSource):
             pool.map(read_groups, [groups[number::count] for number in range(count)])
         return self._finish(out, samples, times, episodes)
 
-    def _blocks(self, samples: Int64s, position: int, block_rows: int) -> Blocks:
-        """The blocks of samples of one episode."""
+    def _blocks(self, samples: Int64s, anchors: Int64s, position: int, block_rows: int) -> list[SampleBlock]:
+        """The blocks of samples of one episode; blocks of one sample are decoded together."""
+        if block_rows == 1:
+            return [SampleBlock(anchors.tobytes(), np.arange(len(anchors)), lambda: anchors)]
 
-        def anchors_of(block: int) -> Int64s:
-            first = block * block_rows
-            episodes, anchors = self.table.locate(np.arange(first, min(first + block_rows, len(self))))
-            return np.asarray(anchors[episodes == position])
+        def anchors_of(number: int) -> Int64s:
+            first = number * block_rows
+            episodes, inside = self.table.locate(np.arange(first, min(first + block_rows, len(self))))
+            return np.asarray(inside[episodes == position])
 
-        return Blocks(samples // block_rows, anchors_of)
+        numbers = samples // block_rows
+        return [
+            SampleBlock(number, np.flatnonzero(numbers == number), partial(anchors_of, number))
+            for number in np.unique(numbers).tolist()
+        ]
 
     def _outputs(self, count: int, timings: Timings) -> dict[str, FieldOut]:
         return {name: FieldOut(schema, count, timings, self._arrays) for name, schema in self.schema.items()}
@@ -631,11 +639,8 @@ class Windows(RowSource):
         episodes, anchors = self.table.locate(samples)
 
         def bring(position: int) -> None:
-            known = self._open.get(position)
-            if known is not None and known.is_near:
-                return
             here = episodes == position
-            blocks = self._blocks(samples[here], position, block_rows)
+            blocks = self._blocks(samples[here], anchors[here], position, block_rows)
             self.open_at(position).prefetch(anchors[here], blocks)
 
         threads.map(bring, np.unique(episodes).tolist())
@@ -685,9 +690,9 @@ class Windows(RowSource):
             with suppress(KeyError):  # another thread may have dropped it just now
                 self._open.move_to_end(position)
             return reader
-        limits = (None if each is None else round(each * 1e9) for each in (self.max_age_s, self.max_gap_s))
+        age, gap = (None if each is None else round(each * 1e9) for each in (self.max_age_s, self.max_gap_s))
         reader = EpisodeReader(
-            self.episodes[position], self.anchors, self._grid_signals, self.schema, *limits
+            self.episodes[position], self.anchors, self._grid_signals, self.schema, age, gap, self._images
         )
         with self._lock:
             reader = self._open.setdefault(position, reader)
@@ -773,10 +778,11 @@ class Windows(RowSource):
                 for name, schema in self.schema.items()
                 if schema.dtype.kind in "fiub" and not schema.is_image and not schema.is_static
             ]
-        return window_statistics(self, [names] if isinstance(names, str) else list(names), progress=progress)
+        names = [names] if isinstance(names, str) else list(names)
+        return source_statistics([(self, None)], names, progress=progress)
 
     def __getstate__(self) -> dict[str, Any]:
-        hidden = ("_lock", "_arrays", "_open", "_damage")
+        hidden = ("_lock", "_open", "_damage")
         return {name: each for name, each in self.__dict__.items() if name not in hidden}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -792,16 +798,13 @@ def _sample_numbers(samples: Any) -> Int64s:
     return as_int_array(samples if is_many(samples) else [samples], "a sample")
 
 
-def _follow(given: Any) -> Episodes:
-    """Episodes that grow: a whole root of recordings."""
-    if not isinstance(given, LocalDataset):
+def _as_episodes(given: Any, *, follow: bool) -> Episodes:
+    if follow and not isinstance(given, LocalDataset):
         raise TypeError(
             "follow=True is for a whole root of recordings (wd.open_recordings); choose with where="
         )
-    return Episodes(GrowingRoot(given))
-
-
-def _as_episodes(given: Any) -> Episodes:
+    if follow:
+        return Episodes(GrowingRoot(given))
     if isinstance(given, Episodes):
         return given
     if isinstance(episodes := getattr(given, "episodes", None), Episodes):  # a Dataset

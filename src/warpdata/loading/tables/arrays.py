@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from warpdata.bytekit.arrow_arrays import numpy_dtype
-from warpdata.errors import DatasetError, nearest
+from warpdata.errors import DatasetError, require_word
 
 Array = npt.NDArray[Any]
 NULLS = ("error", "mask")
@@ -29,8 +29,7 @@ class ColumnValues:
 
 def check_nulls(nulls: str, names: Sequence[str]) -> None:
     """Refuse a way to treat nulls that there is not, and columns that bear the names of masks."""
-    if nulls not in NULLS:
-        raise ValueError(f"nulls is error or mask, not {nulls!r}.{nearest(nulls, NULLS)}")
+    require_word("nulls", nulls, NULLS)
     for name in names if nulls == "mask" else ():
         if mask_of(name) in names:
             fact = f"column {mask_of(name)!r} has the name of the mask of column {name!r}"
@@ -63,8 +62,10 @@ def numbers_of(column: pa.Array, name: str, nulls: str) -> ColumnValues | None:
         return numbers_of(column.dictionary_decode(), name, nulls) if _is_number(kind.value_type) else None
     if _is_number(kind):
         return _flat(column, name, nulls)
-    if pa.types.is_fixed_size_list(kind) and _leaf(kind) is not None:
-        return _fixed(column, name, nulls)
+    if pa.types.is_fixed_size_list(kind):
+        while pa.types.is_fixed_size_list(kind):
+            kind = kind.value_type
+        return _fixed(column, name, nulls) if _is_number(kind) else None
     if _is_list(kind) and _is_number(kind.value_type):
         return _ragged(column, name, nulls)
     return None
@@ -84,28 +85,17 @@ def _is_list(kind: pa.DataType) -> bool:
     )
 
 
-def _leaf(kind: pa.DataType) -> pa.DataType | None:
-    while pa.types.is_fixed_size_list(kind):
-        kind = kind.value_type
-    return kind if _is_number(kind) else None
-
-
 def _flat(column: pa.Array, name: str, nulls: str) -> ColumnValues:
     valid = np.ones(len(column), np.bool_)
     if column.null_count:
         valid = column.is_valid().to_numpy(zero_copy_only=False)
         if nulls == "mask":
-            column = pc.if_else(column.is_valid(), column, pa.scalar(_zero(column.type), column.type))
+            zero = np.zeros((), numpy_dtype(column.type))[()]
+            column = pc.if_else(column.is_valid(), column, pa.scalar(zero, column.type))
         elif not pa.types.is_floating(column.type):
             raise _null_error(column.type, name)
     dtype = numpy_dtype(column.type)
     return ColumnValues(np.asarray(column.to_numpy(zero_copy_only=False), dtype), valid)
-
-
-def _zero(kind: pa.DataType) -> Any:
-    if pa.types.is_boolean(kind):
-        return False
-    return np.float16(0) if pa.types.is_float16(kind) else 0
 
 
 def _fixed(column: pa.Array, name: str, nulls: str) -> ColumnValues:

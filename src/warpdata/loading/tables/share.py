@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
-from warpdata.ordering.epochs import Tail, check_tail
+from warpdata.errors import require_word
+from warpdata.ordering.epochs import TAILS, Tail
 
 STATE_FORMAT = 2
 
@@ -240,7 +241,7 @@ def parse_share(state: Any, identity: Mapping[str, Any], shard_rows: Sequence[in
             ),
             _count(state["gives"]),
             _count(state["batch_size"], at_least=1),
-            check_tail("short" if state["even"] is None else state["even"]),
+            require_word("tail", "short" if state["even"] is None else state["even"], TAILS),
             readers,
             progress,
             _count(state["given_before"]),

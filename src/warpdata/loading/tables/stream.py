@@ -20,7 +20,7 @@ from warpdata.bytekit.process.threads import CORES, ReadAhead
 from warpdata.catalog.dataset import ReadPlan
 from warpdata.catalog.read.rowgroups import RowFilter
 from warpdata.catalog.table import BatchStream, StreamRequest, Table
-from warpdata.errors import DatasetError, nearest
+from warpdata.errors import DatasetError, nearest, require_integer, require_word
 from warpdata.loading.ranks import rank_and_world
 from warpdata.loading.tables.share import (
     STATE_FORMAT,
@@ -36,16 +36,7 @@ from warpdata.loading.tables.share import (
     whole_table,
 )
 from warpdata.ordering.blocks import BlockOrder, BlockShape, check_shuffle
-from warpdata.ordering.epochs import (
-    EpochStream,
-    Place,
-    Step,
-    Tail,
-    check_filled,
-    check_tail,
-    checked_integer,
-    rank_slice,
-)
+from warpdata.ordering.epochs import TAILS, EpochStream, Place, Step, Tail, check_filled, rank_slice
 from warpdata.sql.engine import OWN_COLUMNS
 
 if TYPE_CHECKING:
@@ -211,9 +202,9 @@ def _worker_count(table: Table, prefetch: str | int | None) -> int:
 
 def _checked_request(request: StreamRequest) -> StreamRequest:
     """The request with plain numbers, because states are JSON."""
-    size = checked_integer("batch_size", request.batch_size, MAX_BATCH_ROWS, least=1)
-    check_tail(request.tail)
-    limit = None if request.limit is None else checked_integer("limit", request.limit, MAX_BATCH_ROWS)
+    size = require_integer("batch_size", request.batch_size, MAX_BATCH_ROWS, least=1)
+    require_word("tail", request.tail, TAILS)
+    limit = None if request.limit is None else require_integer("limit", request.limit, MAX_BATCH_ROWS)
     return replace(request, batch_size=size, limit=limit)
 
 
@@ -504,7 +495,7 @@ class ShuffledStream(EpochStream):
         order = BlockOrder(self.shape, self.seed, place[0])
         pool_rows = self.shape.block_rows * self.shape.blocks_in_play
         at_once = max(1, pool_rows // self.global_batch) if self.shape.block_rows > 1 else 64
-        whole = Table(self._table.dataset, self._table.name, self._table.files, self._table.columns)
+        whole = Table(self._table.dataset, self._table.name, self._table.columns)
 
         def pools() -> Iterator[tuple[list[Step], NDArray[np.int64]]]:
             """Steps that share their blocks, with the rows of this rank."""
