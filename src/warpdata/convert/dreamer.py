@@ -10,7 +10,6 @@ import hashlib
 import os
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import Any, Literal, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.io.commit import commit_file, commit_folder
+from warpdata.bytekit.io.commit import commit_file
 from warpdata.bytekit.lazy import cached_property
 from warpdata.convert.aligning import LAST_ROW
 from warpdata.convert.exporting import (
@@ -33,7 +32,7 @@ from warpdata.convert.exporting import (
     write_set,
 )
 from warpdata.convert.place import Place
-from warpdata.convert.receipt import RECEIPT_FILE, ConversionReceipt, Note, note_of, packed
+from warpdata.convert.receipt import ConversionReceipt, Note, note_of, packed
 from warpdata.convert.stepped import EpisodeColumn, Parts, Rows, SteppedEpisodes, chain_rows
 from warpdata.convert.tables.npz import NpzFile, write_npz
 from warpdata.episodes.collection.episodes import Episodes
@@ -256,10 +255,6 @@ class ReplayWriter(StepWriter):
         self._waiting_rows = self._chunks = self._episodes = self._head = 0
         self._keys: set[str] | None = None
 
-    def open(self, target: Path) -> AbstractContextManager[Any]:
-        """The new folder."""
-        return commit_folder(target)
-
     def make(self, rows: StepRows, scratch: Path) -> Part:
         """The rows of replay of one episode, in a file of their own."""
         kept, episode = rows.episode.meta.get("dreamer"), rows.episode
@@ -322,10 +317,10 @@ class ReplayWriter(StepWriter):
         self._waiting, self._waiting_rows = [], 0
         self._chunks += 1
 
-    def finish(self, _episodes: Episodes, receipt: ConversionReceipt) -> None:
+    def finish(self, episodes: Episodes, receipt: ConversionReceipt) -> None:
         """Write the last chunk and the receipt."""
         self._write_chunk(is_last=True)
-        (self.out / RECEIPT_FILE).write_bytes(receipt.document())
+        super().finish(episodes, receipt)
 
 
 def _uuid(number: int) -> tuple[str, bytes]:

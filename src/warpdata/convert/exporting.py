@@ -11,7 +11,7 @@ import re
 import shutil
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
@@ -28,12 +28,12 @@ from warpdata.convert.receipt import RECEIPT_FILE, ConversionReceipt, EpisodeNot
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.episodes.collection.jobs import in_order, runner_of
 from warpdata.episodes.forms.content import ContentSum, RowsSum
-from warpdata.episodes.sources.encoded import encoded_run
+from warpdata.episodes.sources.encoded import EncodedRun, encoded_run
 from warpdata.errors import FormatError, SchemaMismatchError, WarpError, require_word
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.meta import SignalMeta
 from warpdata.timeline.signal import Signal
-from warpdata.timeline.source import EpisodeSource, LazySignals, SourceAround
+from warpdata.timeline.source import LazySignals, SourceAround
 from warpdata.timeline.steps import Steps
 
 Progress = Callable[[int, int], None]
@@ -56,25 +56,35 @@ class StepWriter(ABC):
     out: Any = None
     schema: dict[str, tuple[np.dtype[Any], tuple[int, ...]]]
 
-    @abstractmethod
     def open(self, target: Path) -> AbstractContextManager[Any]:
-        """The new target, which appears whole or not at all; becomes `out`."""
+        """The new target, which appears whole or not at all; becomes `out`. By default a folder."""
+        return commit_folder(target)
 
     def choose(self, rows: StepRows, _episodes: Episodes) -> None:
         """Choose the schema of the set from the first episode that can be read."""
         self.schema = {name: (column.meta.dtype, column.meta.shape) for name, column in rows.columns.items()}
 
+    def prepare(self, options: AlignOptions, scratch: Path, position: int, episode: Episode) -> Part:
+        """The part of the episode at a position, in any process; its files go into a folder below `scratch`."""
+        folder = scratch / str(position)
+        folder.mkdir()
+        rows = StepRows(with_own_names(episode), options, ragged=self.holds_ragged)
+        part = self.make(rows, folder)
+        part.notes |= rows.left_out
+        part.about = {"id": source_id(episode), **(part.about or rows.episode_notes(part.rows))}
+        return part
+
     @abstractmethod
     def make(self, rows: StepRows, scratch: Path) -> Part:
-        """The part of one episode, in any process; files go into `scratch`, a new folder."""
+        """The part of one episode; files go into `scratch`, a new folder."""
 
     @abstractmethod
     def add(self, part: Part) -> str:
         """Add the part of the next episode to the set; the id under which it is read again."""
 
-    @abstractmethod
-    def finish(self, episodes: Episodes, receipt: ConversionReceipt) -> None:
+    def finish(self, _episodes: Episodes, receipt: ConversionReceipt) -> None:
         """Complete the set of these episodes, and write the document of the receipt."""
+        (self.out / RECEIPT_FILE).write_bytes(receipt.document())
 
     def check_same(self, names: Iterable[str], rows: StepRows) -> None:
         """Raise unless an episode has these signals of the schema, with the same types."""
@@ -115,7 +125,9 @@ class StepRows:
             name: note_of(signal, "dropped", f"{signal.meta.kind} values have no place in the target")
             for name, signal in dropped.items()
         }
-        episode = Episode(_Without(episode.source, dropped)) if dropped else episode
+        kept = [name for name in episode.signals if name not in dropped]
+        lazy = LazySignals(lambda: kept, episode.signals.__getitem__)
+        episode = Episode(SourceAround(episode.source, lazy)) if dropped else episode
         self.episode, self.options = episode, options
         self.steps = steps_with(episode, options)
         self.is_aligned = bool(options.to_json())
@@ -162,14 +174,6 @@ class StepRows:
         return EpisodeNotes.of(self.episode, rows, times, is_assumed=is_assumed).to_json()
 
 
-class _Without(SourceAround):
-    """An episode without some of its signals."""
-
-    def __init__(self, inner: EpisodeSource, names: Collection[str]) -> None:
-        kept = [name for name in inner.signals if name not in names]
-        super().__init__(inner, LazySignals(lambda: kept, inner.signals.__getitem__))
-
-
 @dataclass(slots=True)
 class StepColumn:
     """One signal by step: as many rows as there are steps, or one more."""
@@ -211,6 +215,11 @@ class StepColumn:
                 total.add(block)
             yield block
         self.content = self.content if total is None else total.result()
+
+    def pictures(self, *codecs: str) -> EncodedRun | None:
+        """Its frames, if they are pictures encoded with one of these codecs, one in every row."""
+        run = encoded_run(self.signal) if self.is_exact and self.meta.kind == "image" else None
+        return run if run is not None and run.stream.codec in codecs and bool(run.shown.all()) else None
 
     def note(self, *, decoded: bool = True, has_final: bool = True, error_ns: int = 0) -> Note:
         """What becomes of the signal: kept, decoded to pixels, or aligned with the steps.
@@ -312,7 +321,7 @@ def write_set(
         tempfile.TemporaryDirectory(prefix="warpdata-") as scratch,
         writer.open(Path(os.path.abspath(target))) as writer.out,
     ):
-        work = partial(_make_part, writer, options, Path(scratch))
+        work = partial(writer.prepare, options, Path(scratch))
         for position, part in export_each(
             episodes, work, jobs=jobs, on_error=on_error, receipt=receipt, progress=progress
         ):
@@ -322,18 +331,6 @@ def write_set(
             written.append(position)
         writer.finish(episodes if len(written) == len(episodes) else episodes[written], receipt)
     return receipt
-
-
-def _make_part(
-    writer: StepWriter, options: AlignOptions, scratch: Path, position: int, episode: Episode
-) -> Part:
-    folder = scratch / str(position)
-    folder.mkdir()
-    rows = StepRows(with_own_names(episode), options, ragged=writer.holds_ragged)
-    part = writer.make(rows, folder)
-    part.notes |= rows.left_out
-    part.about = {"id": source_id(episode), **(part.about or rows.episode_notes(part.rows))}
-    return part
 
 
 def source_id(episode: Episode) -> str:

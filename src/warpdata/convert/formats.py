@@ -2,7 +2,7 @@
 
 A module (or sub-package) of a format offers
 
-- `matches(place: Place) -> bool`: cheap; looks at names and magic only
+- `matches(place: Place) -> bool` if the format is detected: cheap; looks at names and magic only
 - `read(source, *, …) -> Episodes`: lazy and read-only; options are keyword arguments
 - `write(episodes, target, *, progress=None, …) -> ConversionReceipt` if it can be written, whole or not at all
 """
@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 _DETECTED = ("lerobot", "minari", "hdf5", "rosbag2", "mcap", "zarr", "rlds", "dreamer", "webdataset")
-"""Formats that are detected, in this order; npz and parquet match too much."""
+"""Formats that are detected, in this order; npz and parquet would match too much."""
 _LOOSE = ("hdf5", "rosbag2", "mcap", "dreamer", "webdataset")
 """Formats of loose files, which a folder may hold beside other sets."""
 _BAGS = ("rosbag2", "mcap")
@@ -88,7 +88,7 @@ def detect_format(place: Place) -> str | None:
         is_mixed |= kind is not None and not belongs and not (name in _BAGS and kind in _BAGS)
         if kind is None and child in folders:
             kind = _our_kind(place.path / child)
-            is_mixed |= kind is not None and name is None
+            is_mixed |= kind is not None
         if kind is not None:
             sets.append(f"{place.path / child} ({kind})")
     if is_mixed:

@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -189,8 +189,17 @@ class FolderTarget(Target):
     """A folder of this machine."""
 
     @abstractmethod
-    def temp_folders(self) -> Iterator[Path]:
-        """Folders that may hold temporary files of killed runs."""
+    def read_meta(self, position: int) -> Mapping[str, Any]:
+        """The metadata of an episode that an earlier run finished."""
+
+    def notes(self, position: int) -> dict[str, Note]:
+        """The notes in the metadata of an episode."""
+        stated = self.read_meta(position).get(NOTES)
+        signals = stated.get("signals") if isinstance(stated, Mapping) else None
+        if not isinstance(signals, Mapping):
+            fact = "an episode of the target was not imported by warpdata"
+            raise FormatError(fact, hint="Choose another target.")
+        return {str(name): Note.from_json(note) for name, note in signals.items()}
 
     def begin(self, episodes: Episodes, plan: ImportPlan) -> None:
         """Write the state file; refuse a folder that holds something else, and remove temporary files."""
@@ -211,7 +220,8 @@ class FolderTarget(Target):
             fact = "the target holds episodes already"
             raise ConflictError(fact, path=self.path, hint="Choose another target.")
         write_file(self.path / STATE_FILE, dump_json({NOTES: self._stated}))
-        for folder in self.temp_folders():
+        numbered = [entry for entry in self.path.iterdir() if entry.is_dir() and entry.name.isdigit()]
+        for folder in (self.path, *numbered):  # what killed runs left
             for entry in folder.iterdir():
                 if _TEMP.fullmatch(entry.name) and entry.is_dir():
                     shutil.rmtree(entry, ignore_errors=True)
@@ -241,9 +251,9 @@ class RootTarget(FolderTarget):
             shutil.rmtree(directory)
         return directory.is_dir()
 
-    def notes(self, position: int) -> dict[str, Note]:
-        """The notes in the metadata of the recording."""
-        return _stated_notes(read_meta(episode_path(self.path, position)))
+    def read_meta(self, position: int) -> Mapping[str, Any]:
+        """The metadata of the recording."""
+        return read_meta(episode_path(self.path, position))
 
     def write(self, position: int, episode: Episode, plan: ImportPlan) -> dict[str, Note]:
         """Copy the episode into its directory."""
@@ -257,10 +267,6 @@ class RootTarget(FolderTarget):
         directory = episode_path(self.path, position)
         write_directory(episode, directory, meta_of, video=plan.video, durable=False)
         return notes
-
-    def temp_folders(self) -> Iterator[Path]:
-        """The folders of recordings."""
-        yield from (entry for entry in self.path.iterdir() if entry.is_dir() and entry.name.isdigit())
 
 
 class ShardTarget(FolderTarget):
@@ -277,19 +283,15 @@ class ShardTarget(FolderTarget):
         """Whether the file exists; it appears whole."""
         return (self.path / self._files[position]).is_file()
 
-    def notes(self, position: int) -> dict[str, Note]:
-        """The notes in the metadata of the shard."""
-        return _stated_notes(episode_of_shard(ShardReader.open(self.path / self._files[position])).meta)
+    def read_meta(self, position: int) -> Mapping[str, Any]:
+        """The metadata of the shard."""
+        return episode_of_shard(ShardReader.open(self.path / self._files[position])).meta
 
     def write(self, position: int, episode: Episode, plan: ImportPlan) -> dict[str, Note]:
         """Pack the episode into its file."""
         noted = NotedSource(episode, plan)
         pack_episode(Episode(noted), self.path / self._files[position], episode_id=episode.id)
         return noted.notes
-
-    def temp_folders(self) -> Iterator[Path]:
-        """The folder itself."""
-        yield self.path
 
 
 class StoredTarget(Target):
@@ -371,13 +373,3 @@ def _root_note(signal: Signal, total: ContentSum, plan: ImportPlan) -> Note:
     if is_raw and plan.video is not None and holds_frames(signal) and plan.video.codec != "ffv1":
         return note_of(signal, "reencoded", f"encoded as {plan.video.codec or 'h264'}", known=total)
     return note_of(signal, known=total)
-
-
-def _stated_notes(meta: Mapping[str, Any]) -> dict[str, Note]:
-    stated = meta.get(NOTES)
-    signals = stated.get("signals") if isinstance(stated, Mapping) else None
-    if not isinstance(signals, Mapping):
-        raise FormatError(
-            "an episode of the target was not imported by warpdata", hint="Choose another target."
-        )
-    return {str(name): Note.from_json(note) for name, note in signals.items()}

@@ -33,13 +33,12 @@ from warpdata.convert.exporting import (
     write_set,
 )
 from warpdata.convert.hdf5.file import Hdf5File, Hdf5Out, writing
-from warpdata.convert.hdf5.read import json_object, whole_number
+from warpdata.convert.hdf5.read import as_object, json_object, whole_number
 from warpdata.convert.place import Place
 from warpdata.convert.receipt import RECEIPT_FILE, ConversionReceipt, Note, called, note_of, packed, unpacked
 from warpdata.convert.stepped import EpisodeColumn, Parts, Rows, SteppedEpisodes
 from warpdata.convert.tables.parquet import ColumnFile, write_table
 from warpdata.episodes.collection.episodes import Episodes
-from warpdata.episodes.sources.encoded import encoded_run
 from warpdata.errors import (
     BadMagicError,
     CorruptLayoutError,
@@ -78,7 +77,7 @@ _PART = "episode"
 def matches(place: Place) -> bool:
     """Whether its metadata are Minari's."""
     try:
-        about = None if place.is_file else _read_metadata(place, _data_folder(place))
+        about = None if place.is_file else place.read_json(_metadata_file(place), max_bytes=_MAX_JSON)
     except FormatError:
         return False
     is_ours = about is not None and {"total_episodes", "total_steps"} <= set(about)
@@ -93,20 +92,12 @@ def read(source: Any, *, fps: float | None = None, infos: bool = True) -> Episod
     return Episodes(MinariEpisodes(Place.of(source), fps, infos))
 
 
-def _data_folder(place: Place) -> str:
-    """The folder with the metadata: `data/`, or the place itself."""
-    for folder in ("data/", ""):
-        if not place.is_file and place.exists(f"{folder}{_METADATA}"):
-            return folder
+def _metadata_file(place: Place) -> str:
+    """The file with the metadata: in `data/`, or in the place itself."""
+    for name in (f"data/{_METADATA}", _METADATA):
+        if not place.is_file and place.exists(name):
+            return name
     raise BadMagicError(f"not a Minari dataset: there is no 'data/{_METADATA}'", path=place.name)
-
-
-def _read_metadata(place: Place, folder: str) -> dict[str, Any]:
-    name = f"{folder}{_METADATA}"
-    try:
-        return parse_json_object(place.read(name, max_bytes=_MAX_JSON), max_bytes=_MAX_JSON, allow_nan=True)
-    except FormatError as error:
-        raise type(error)(f"{name}: {error.message}", path=place.name) from None
 
 
 class MinariEpisodes(SteppedEpisodes):
@@ -114,8 +105,8 @@ class MinariEpisodes(SteppedEpisodes):
 
     def __init__(self, place: Place, fps: float | None, infos: bool) -> None:
         self._place, self._fps, self._infos = place, fps, infos
-        self._folder = _data_folder(place)
-        self.about = _read_metadata(place, self._folder)
+        name = _metadata_file(place)
+        self._folder, self.about = name.removesuffix(_METADATA), place.read_json(name, max_bytes=_MAX_JSON)
         self.spaces = read_spaces(self.about, place.name)
         has_hdf5 = place.exists(f"{self._folder}{_MAIN_FILE}")
         self._kind = self.about.get("data_format") or ("hdf5" if has_hdf5 else "arrow")
@@ -161,14 +152,8 @@ class MinariEpisodes(SteppedEpisodes):
             top = path.partition("/")[0]
             if top == "infos" and not self._infos:
                 continue
-            counts = (
-                (steps,)
-                if top in _PER_STEP
-                else (steps + 1,)
-                if top == "observations"
-                else (steps, steps + 1)
-            )
-            if rows.count not in counts:
+            least, most = steps + (top == "observations"), steps + (top not in _PER_STEP)
+            if not least <= rows.count <= most:
                 fact = f"{path!r} of {name!r} has {rows.count} rows, there are {steps} steps"
                 raise CorruptLayoutError(fact, path=place)
             columns[path] = EpisodeColumn(self._shown(path, rows), _ROLES.get(top, "other"))
@@ -177,8 +162,7 @@ class MinariEpisodes(SteppedEpisodes):
         seed = about.get("seed")
         if not isinstance(seed, str) and (value := whole_number(seed)) is not None:
             static["seed"] = value
-        kwargs = env.get("kwargs")
-        fps = stated_rate(kwargs.get("render_fps")) if isinstance(kwargs, dict) else None
+        fps = stated_rate(as_object(env.get("kwargs")).get("render_fps"))
         meta = {"minari": {"episode": about, **kept}}
         return Parts(name, steps, columns, static, meta, self._fps or fps, place=place)
 
@@ -213,11 +197,7 @@ class MinariEpisodes(SteppedEpisodes):
         """Metadata and columns of a table; the last row of what goes by step is padding."""
         folder = f"{self._folder}{number}"
         table = ColumnFile(self._place, f"{folder}/part-0.{self._kind}", self._kind)
-        try:
-            data = self._place.read(f"{folder}/{_METADATA}", max_bytes=1 << 24)
-            about = packed(parse_json_object(data, allow_nan=True))
-        except FormatError as error:
-            raise CorruptLayoutError(f"the metadata of the episode: {error.message}", path=place) from None
+        about = packed(self._place.read_json(f"{folder}/{_METADATA}", max_bytes=1 << 24))
         if table.count < 1:
             raise CorruptLayoutError("the table of the episode is empty", path=place)
         arrays: dict[str, Rows] = {}
@@ -242,9 +222,8 @@ def read_spaces(about: Mapping[str, Any], place: str) -> dict[str, Space]:
                 _space_leaves(parse_json_object(encoded, max_bytes=_MAX_JSON, allow_nan=True), top)
             )
         except FormatError as error:
-            raise CorruptLayoutError(
-                f"the {key} of the metadata is damaged: {error.message}", path=place
-            ) from None
+            fact = f"the {key} of the metadata is damaged: {error.message}"
+            raise CorruptLayoutError(fact, path=place) from None
     return spaces
 
 
@@ -400,7 +379,7 @@ class MinariWriter(StepWriter):
         else:
             self._metadata |= {key: json.dumps(nested_space(spaces, top)) for top, key in _SPACES.items()}
         pictures = [name for name, path in self._names.items() if is_image_space(self._spaces.get(path))]
-        are_jpeg = all(_jpegs(rows.columns[name]) is not None for name in pictures)
+        are_jpeg = all(rows.columns[name].pictures("mjpeg") is not None for name in pictures)
         self._is_jpeg = are_jpeg and bool(self._metadata.get("jpeg_encoding", True))
 
     def make(self, rows: StepRows, scratch: Path) -> Part:
@@ -420,7 +399,8 @@ class MinariWriter(StepWriter):
         """Type (None of JPEG pictures), blocks and number of rows by path."""
         for name, column in rows.columns.items():
             path = paths[name]
-            run = _jpegs(column) if self._is_jpeg and is_image_space(self._spaces.get(path)) else None
+            is_jpeg = self._is_jpeg and is_image_space(self._spaces.get(path))
+            run = column.pictures("mjpeg") if is_jpeg else None
             wanted, available = _counts(path, column, steps)
             note = note_of(column.signal) if run is not None else column.note()
             if wanted > available:
@@ -517,13 +497,6 @@ class MinariWriter(StepWriter):
     def finish(self, _episodes: Episodes, receipt: ConversionReceipt) -> None:
         """Write the receipt; the metadata follow when the files are closed."""
         (self.out[0] / RECEIPT_FILE).write_bytes(receipt.document())
-
-
-def _jpegs(column: StepColumn) -> Any:
-    """The encoded frames of a camera whose frames are JPEG pictures at the steps."""
-    run = encoded_run(column.signal) if column.is_exact and column.meta.kind == "image" else None
-    is_jpeg = run is not None and run.stream.codec == "mjpeg" and bool(run.shown.all())
-    return run if is_jpeg else None
 
 
 def _counts(path: str, column: StepColumn, steps: int) -> tuple[int, int]:

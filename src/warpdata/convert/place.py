@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
+from typing import Any
 
 from warpdata.bytekit.io.files import FileRangeReader
 from warpdata.bytekit.io.ranges import FolderReader, RangeReader
+from warpdata.bytekit.jsontext import MAX_JSON_BYTES, parse_json_object
 from warpdata.errors import BlobNotFoundError, CorruptLayoutError, FormatError
 
 
@@ -50,11 +52,6 @@ class Place:
         """Whether it is one file."""
         return bool(self.file) or (self.path is not None and self.path.is_file())
 
-    @property
-    def suffix(self) -> str:
-        """Suffix of the name in lower case."""
-        return PurePosixPath(self.name.partition("?")[0].rstrip("/")).suffix.lower()
-
     def exists(self, name: str) -> bool:
         """Whether there is a file of this name inside."""
         if self.path is not None:
@@ -83,6 +80,14 @@ class Place:
             return bytes(reader.read(0, reader.size))
         finally:
             reader.close()
+
+    def read_json(self, name: str = "", *, max_bytes: int = MAX_JSON_BYTES) -> dict[str, Any]:
+        """The JSON object in a file of at most `max_bytes`; an error names the file."""
+        data = self.read(name, max_bytes=max_bytes)
+        try:
+            return parse_json_object(data, max_bytes=max_bytes, allow_nan=True)
+        except FormatError as error:
+            raise type(error)(error.message, path=f"{self.name}/{name}" if name else self.name) from None
 
     def head(self, size: int, name: str = "") -> bytes:
         """The first bytes of a file; fewer if it is short, none if it is missing."""

@@ -331,10 +331,14 @@ def parse_notes(document: bytes | None) -> dict[str, EpisodeNotes]:
 
 def packed(value: Any) -> Any:
     """A value as JSON holds it: arrays keep dtype and shape, bytes stay bytes, invalid UTF-8 becomes `\\xff`."""
+    if isinstance(value, list | tuple):  # mostly numbers, thousands of them in some sets
+        types = set(map(type, value))
+        is_plain = types <= {int, bool} or (types == {float} and all(map(math.isfinite, value)))
+        return list(value) if is_plain else [packed(item) for item in value]
+    if value is None or type(value) in (bool, int):
+        return value
     if isinstance(value, np.ndarray | np.generic):
         return _packed_array(np.asarray(value))
-    if value is None or isinstance(value, bool | int):
-        return value
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, float):
@@ -343,8 +347,6 @@ def packed(value: Any) -> Any:
         return {_BYTES: base64.b64encode(value).decode()}
     if isinstance(value, Mapping):
         return {str(key): packed(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [packed(item) for item in value]
     raise TypeError(f"unsupported type of metadata: {type(value).__name__}")
 
 

@@ -246,11 +246,9 @@ class BagLog(MessageLog):
                 stated = self._stated_topics.get(name, {}).get("serialization_format")
                 for encoding in (form, stated or "cdr"):
                     if encoding != "cdr":
-                        raise FormatError(
-                            f"unsupported serialization {encoding!r} of topic {name!r}",
-                            path=self._path(file),
-                            hint="Only CDR can be read: convert the bag with the program that wrote it.",
-                        )
+                        fact = f"unsupported serialization {encoding!r} of topic {name!r}"
+                        hint = "Only CDR can be read: convert the bag with the program that wrote it."
+                        raise FormatError(fact, path=self._path(file), hint=hint)
                 topics.setdefault((name, kind, form), {})[file] = number
         return topics
 

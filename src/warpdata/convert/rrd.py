@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.io.commit import commit_file
 from warpdata.convert.exporting import Progress, source_id, write_episode_files
-from warpdata.convert.place import Place
 from warpdata.convert.receipt import ConversionReceipt, Note, note_of
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.episodes.sources.encoded import EncodedRun, encoded_run
@@ -28,11 +27,6 @@ TIMELINE = "time"
 _MEDIA_TYPES = {"mjpeg": "image/jpeg", "png": "image/png"}
 _BLOCK_BYTES = 8 << 20
 _BLOCK_ROWS = 1 << 15
-
-
-def matches(_: Place) -> bool:
-    """Rerun recordings are written, not read: its viewer and its SDK read them."""
-    return False
 
 
 def read(source: Any) -> Episodes:

@@ -184,6 +184,7 @@ class SteppedEpisodes(Reopens, EpisodesSource):
     _place: Place
     _fps: float | None = None
     """Steps per second that the caller gave."""
+    _receipt_file = RECEIPT_FILE
 
     @abstractmethod
     def parts(self, position: int) -> Parts:
@@ -200,9 +201,9 @@ class SteppedEpisodes(Reopens, EpisodesSource):
 
     def own_document(self) -> bytes | None:
         """The document that warpdata writes into sets it exports, if there is one."""
-        if self._place.is_file or not self._place.exists(RECEIPT_FILE):
+        if self._place.is_file or not self._place.exists(self._receipt_file):
             return None
-        return self._place.read(RECEIPT_FILE, max_bytes=MAX_DOCUMENT_BYTES)
+        return self._place.read(self._receipt_file, max_bytes=MAX_DOCUMENT_BYTES)
 
     @cached_property
     def own_notes(self) -> Mapping[str, EpisodeNotes]:
@@ -299,9 +300,8 @@ class RowsSignal(Reopens, ClockedSignal):
         shape = (high - low, *self._meta.shape)
         if values.shape != shape or values.dtype != self._meta.dtype:
             got = f"{values.dtype}{list(values.shape)}"
-            raise CorruptLayoutError(
-                f"wrong type of rows: expected {self._meta.dtype}{list(shape)}, got {got}"
-            )
+            fact = f"wrong type of rows: expected {self._meta.dtype}{list(shape)}, got {got}"
+            raise CorruptLayoutError(fact)
         return read_only(values[:: rows.step] if rows.step > 0 else values[::-1][:: -rows.step])
 
     def _values_at(self, indices: NDArray[np.int64]) -> NDArray[Any]:

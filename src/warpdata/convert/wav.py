@@ -8,7 +8,6 @@ from typing import Any, NoReturn
 
 from warpdata.bytekit.io.commit import commit_folder, put_file
 from warpdata.convert.exporting import OnError, Progress, check_on_error, export_each, source_id
-from warpdata.convert.place import Place
 from warpdata.convert.plain_names import with_own_names
 from warpdata.convert.receipt import RECEIPT_FILE, ConversionReceipt, Note, note_of
 from warpdata.episodes.collection.episodes import Episodes
@@ -17,17 +16,11 @@ from warpdata.timeline.episode import Episode
 from warpdata.timeline.ragged import join_sound
 
 
-def matches(place: Place) -> bool:  # noqa: ARG001
-    """Never: a WAV file does not state when it was recorded."""
-    return False
-
-
 def read(source: Any) -> NoReturn:
     """Raise: an episode needs times."""
-    raise UnsupportedDtypeError(
-        f"WAV files are not read as episodes: {source}",
-        hint="Record them: rec.declare(name, kind='sound', rate_hz=…), rec.append(name, samples, ts_ns).",
-    )
+    fact = f"WAV files are not read as episodes: {source}"
+    hint = "Record them: rec.declare(name, kind='sound', rate_hz=…), rec.append(name, samples, ts_ns)."
+    raise UnsupportedDtypeError(fact, hint=hint)
 
 
 def write(

@@ -5,7 +5,6 @@ A sample is a run of members with one key; what follows the first dot is the fie
 
 from __future__ import annotations
 
-import contextlib
 import io
 import json
 import os
@@ -21,7 +20,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.arrays import padding_to
-from warpdata.bytekit.io.commit import commit_folder
 from warpdata.bytekit.io.ranges import BytesRangeReader, PartRangeReader, RangeReader
 from warpdata.bytekit.jsontext import dump_json, parse_json
 from warpdata.bytekit.lazy import cached_property
@@ -37,11 +35,11 @@ from warpdata.convert.exporting import (
     write_set,
 )
 from warpdata.convert.place import Place
-from warpdata.convert.receipt import RECEIPT_FILE, ConversionReceipt, EpisodeNotes, Note, note_of
+from warpdata.convert.receipt import ConversionReceipt, EpisodeNotes, Note, note_of
 from warpdata.convert.stepped import EpisodeColumn, Parts, Rows, SteppedEpisodes
 from warpdata.convert.tables.npz import NpzFile, npy_array, numeric_type
 from warpdata.episodes.collection.episodes import Episodes
-from warpdata.episodes.sources.encoded import EncodedRun, encoded_camera, encoded_run
+from warpdata.episodes.sources.encoded import encoded_camera, encoded_run
 from warpdata.episodes.sources.file_video import SourceVideo
 from warpdata.errors import (
     BadMagicError,
@@ -149,9 +147,8 @@ class Shards(Reopens):
                 field = SampleField(shard, member.offset, member.length, name.endswith(".gz"))
                 name = name.removesuffix(".gz")
                 if name in samples[-1][1]:
-                    raise CorruptLayoutError(
-                        f"duplicate field {name!r} of sample {this!r}", path=self.path(shard)
-                    )
+                    fact = f"duplicate field {name!r} of sample {this!r}"
+                    raise CorruptLayoutError(fact, path=self.path(shard))
                 samples[-1][1][name] = field
         return samples
 
@@ -466,10 +463,8 @@ class SampleWriter(StepWriter):
         self._per, self._limit, self._prefix = per, shard_bytes, prefix
         self.holds_ragged = per == "step"
         self._count = self._bytes = 0
-
-    def open(self, target: Path) -> contextlib.AbstractContextManager[Path]:
-        """The new folder."""
-        return commit_folder(target)
+        self._path: Path | None = None
+        """The shard that is being filled."""
 
     def make(self, rows: StepRows, scratch: Path) -> Part:
         """The samples of one episode, one after the other in a file."""
@@ -494,28 +489,25 @@ class SampleWriter(StepWriter):
         path, sizes, key = part.data
         with open(path, "rb") as file:
             for size in sizes:
-                if not self._count or self._bytes >= self._limit:
+                if self._path is None or self._bytes >= self._limit:
                     self._end_shard()
+                    self._path = self.out / f"{self._prefix}-{self._count:06d}.tar"
                     self._count, self._bytes = self._count + 1, 0
-                with open(self._shard(), "ab") as out:
+                with open(self._path, "ab") as out:
                     for left in range(size, 0, -_PIECE):
                         out.write(file.read(min(left, _PIECE)))
                 self._bytes += size
         return str(key)
 
-    def _shard(self) -> Path:
-        shard: Path = self.out / f"{self._prefix}-{self._count - 1:06d}.tar"
-        return shard
-
     def _end_shard(self) -> None:
-        if self._count:
-            with open(self._shard(), "ab") as out:
+        if self._path is not None:
+            with open(self._path, "ab") as out:
                 out.write(bytes(2 * BLOCK_BYTES))
 
-    def finish(self, _episodes: Episodes, receipt: ConversionReceipt) -> None:
+    def finish(self, episodes: Episodes, receipt: ConversionReceipt) -> None:
         """End the last shard and write the receipt."""
         self._end_shard()
-        (self.out / RECEIPT_FILE).write_bytes(receipt.document())
+        super().finish(episodes, receipt)
 
 
 Member = tuple[str, bytes | RangeReader]
@@ -563,7 +555,7 @@ class SampleFields:
     def _episode_members(self, name: str, column: StepColumn) -> list[Member]:
         signal, kind = column.signal, column.meta.kind
         run = encoded_run(signal) if column.is_exact or name in self._at else None
-        if run is not None and _are_stills(run):
+        if run is not None and run.stream.codec in _STILLS and bool(run.shown.all()):
             stem, _, ending = self._field(name, _STILLS[run.stream.codec]).rpartition(".")
             numbers = np.searchsorted(self._rows.steps.times_ns, signal.timestamps).tolist()
             self.notes[name] = note_of(signal)
@@ -598,8 +590,8 @@ class SampleFields:
 
     def _step_values(self, name: str, column: StepColumn) -> Iterator[bytes | None]:
         signal = column.signal
-        run = encoded_run(signal) if column.is_exact else None
-        if run is not None and _are_stills(run):
+        run = column.pictures(*_STILLS)
+        if run is not None:
             self._field(name, _STILLS[run.stream.codec])
             self.notes[name] = note_of(signal)
             return iter(run.packets())
@@ -610,10 +602,6 @@ class SampleFields:
             return (by_step.get(step) for step in range(len(self._rows)))
         self.notes[name] = column.note()
         return (_value_bytes(value) for block in column.blocks() for value in block)
-
-
-def _are_stills(run: EncodedRun) -> bool:
-    return run.stream.codec in _STILLS and bool(run.shown.all())
 
 
 def _value_bytes(value: Any) -> bytes:

@@ -343,9 +343,8 @@ class ChunkFiles(Mapping[str, Any]):
         except (zlib.error, lzma.LZMAError, OSError, EOFError, ValueError) as error:
             raise CorruptLayoutError(f"damaged chunk {key!r} ({error})", path=self._tree.name) from None
         except FormatError as error:
-            raise CorruptLayoutError(
-                f"damaged chunk {key!r} ({error.message})", path=self._tree.name
-            ) from None
+            fact = f"damaged chunk {key!r} ({error.message})"
+            raise CorruptLayoutError(fact, path=self._tree.name) from None
         if actual is not None and actual != size:
             fact = f"chunk {key!r} expands to {actual} bytes, expected {size}"
             raise (LimitExceededError if actual > size else CorruptLayoutError)(fact, path=self._tree.name)

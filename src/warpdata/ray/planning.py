@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -30,11 +30,11 @@ from warpdata.episodes.collection.episodes import with_signals
 from warpdata.episodes.collection.jobs import Called
 from warpdata.episodes.record.recorder import Recorder
 from warpdata.episodes.sources.shard_episode import episode_of_shard
-from warpdata.errors import ConflictError, NoStepsError, nearest
+from warpdata.errors import ConflictError, NoStepsError, nearest, require_word
 from warpdata.formats.manifest.model import EPISODE_KIND, LongList
 from warpdata.formats.wshard.episode import WShardEpisode
 from warpdata.formats.wshard.reader import ShardReader
-from warpdata.ordering.epochs import Tail, check_filled, check_tail
+from warpdata.ordering.epochs import TAILS, Tail, check_filled
 from warpdata.sql.engine import matching_rows
 from warpdata.timeline.episode import Episode
 
@@ -89,22 +89,21 @@ def store_rows(
     rows: Iterable[Mapping[str, Any]], *, key: str, catalog: str, artifact: str, chunk_bytes: int
 ) -> list[StoredEpisode]:
     """Store the episodes of rows in a catalog; nothing names them yet."""
+    stored = []
     with EpisodeStore(catalog, artifact, chunk_bytes=chunk_bytes) as store:
-        return [_store_row(store, row, key) for row in rows]
-
-
-def _store_row(store: EpisodeStore, given: Mapping[str, Any], key: str) -> StoredEpisode:
-    for name in (key, EPISODE):
-        if name not in given:
-            raise ValueError(
-                f"the rows have no column {name!r} but {', '.join(given)}.{nearest(name, given)}"
-            )
-    episode_id, value = str("" if given[key] is None else given[key]), given[EPISODE]
-    if not episode_id:
-        raise ValueError(f"a row has no {key!r}")
-    if isinstance(value, bytes | bytearray | memoryview):
-        return store.store(episode_id, bytes(value))
-    return store.store_published(episode_id, *_published(value))
+        for given in rows:
+            for name in (key, EPISODE):
+                if name not in given:
+                    fact = f"the rows have no column {name!r} but {', '.join(given)}"
+                    raise ValueError(f"{fact}.{nearest(name, given)}")
+            episode_id, value = str("" if given[key] is None else given[key]), given[EPISODE]
+            if not episode_id:
+                raise ValueError(f"a row has no {key!r}")
+            if isinstance(value, bytes | bytearray | memoryview):
+                stored.append(store.store(episode_id, bytes(value)))
+            else:
+                stored.append(store.store_published(episode_id, *_published(value)))
+    return stored
 
 
 def _published(value: Any) -> tuple[PublishedSource, str]:
@@ -146,24 +145,27 @@ class PlannedRead:
     size_bytes: int
 
 
-class Plan(Protocol):
+class Plan:
     """A read of rows, cut into tasks."""
 
     name: str
-    schema: pa.Schema | None
+    schema: pa.Schema | None = None
     """The columns, if they are known before anything is read."""
     size_bytes: int
-    can_filter: bool
+    can_filter = True
     """Whether `where` is supported."""
 
     def select(self, columns: Sequence[str]) -> Plan:
         """The plan with these columns only."""
+        raise NotImplementedError
 
     def where(self, condition: Any) -> Plan:
         """The plan with the rows for which an Arrow expression holds."""
+        raise NotImplementedError
 
     def tasks(self, parallelism: int) -> list[PlannedRead]:
         """The tasks; the same for the same number."""
+        raise NotImplementedError
 
 
 def runs(sizes: NDArray[np.int64], parallelism: int) -> list[range]:
@@ -178,10 +180,8 @@ def runs(sizes: NDArray[np.int64], parallelism: int) -> list[range]:
     return [range(low, high) for low, high in pairwise(borders)]
 
 
-class EpisodesPlan:
+class EpisodesPlan(Plan):
     """Episodes of a version, a row each: `episode_id`, `episode` (the reference), and the requested facts."""
-
-    can_filter = True
 
     def __init__(
         self, name: str, rows: pa.Table, sizes: NDArray[np.int64], columns: Sequence[str] | None = None
@@ -324,7 +324,7 @@ class WindowShape:
             raise ValueError(
                 f"windows have 1 step at least and move by 1, not {self.length} and {self.stride}"
             )
-        check_tail(self.tail)
+        require_word("tail", self.tail, TAILS)
 
     def starts(self, steps: int) -> NDArray[np.int64]:
         """The first step of every window; unless the tail is dropped, the windows hold every step."""
@@ -387,10 +387,9 @@ class WindowShape:
         return chosen
 
 
-class WindowsPlan:
-    """Windows of the episodes of a plan, a row each."""
+class WindowsPlan(Plan):
+    """Windows of the episodes of a plan, a row each; a condition on tensors would have to read them."""
 
-    schema: pa.Schema | None = None
     can_filter = False
 
     def __init__(
@@ -407,10 +406,6 @@ class WindowsPlan:
     def select(self, columns: Sequence[str]) -> WindowsPlan:
         """The plan with fewer signals: the others are not read."""
         return WindowsPlan(self.episodes, self.windows, self.counts, tuple(columns))
-
-    def where(self, condition: Any) -> WindowsPlan:
-        """Unsupported: a condition on tensors would have to read them."""
-        raise NotImplementedError
 
     def tasks(self, parallelism: int) -> list[PlannedRead]:
         """Runs of whole episodes."""
@@ -445,10 +440,8 @@ def _read_windows(rows: pa.Table, windows: WindowShape, wanted: Sequence[str] | 
         yield from windows.blocks(row[KEY], open(row), wanted)
 
 
-class TablePlan:
+class TablePlan(Plan):
     """The rows of a view of a table."""
-
-    can_filter = True
 
     def __init__(self, view: Table) -> None:
         self.view = view
@@ -485,8 +478,6 @@ class TablePlan:
 
 
 def _read_table(recipe: str, chosen: tuple[Any, ...], parts: Sequence[ShardPart]) -> Iterator[pa.Table]:
-    name, columns, predicate, expression = chosen
-    dataset = reopen_dataset(recipe)
-    view = Table(dataset, name, dataset.table(name).files, columns, predicate, expression)
+    view = Table(reopen_dataset(recipe), *chosen)
     yield pa.Table.from_batches([], view.schema())  # so that there are columns even without rows
     yield from view.row_groups(parts)

@@ -6,13 +6,13 @@ import contextlib
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
-from warpdata.catalog.access import access_options, catalog_tuple, check_tag, parse_size
+from warpdata.catalog.access import access_options, catalog_tuple, parse_size
 from warpdata.catalog.build.builder import DatasetBuilder
 from warpdata.catalog.build.episodes import CHUNK_BYTES, EpisodeStore
 from warpdata.catalog.dataset import Dataset, open_recipe
-from warpdata.catalog.publish.publish import Published, Upload
+from warpdata.catalog.publish.publish import Published, PublishKeywords, PublishOptions, Upload
 from warpdata.catalog.table import Table
 from warpdata.episodes.collection.jobs import Runner
 from warpdata.errors import DatasetError, MissingExtraError, nearest
@@ -139,12 +139,7 @@ def publish(
     chunk_bytes: str | int = CHUNK_BYTES,
     metadata: Mapping[str, Any] | None = None,
     concurrency: int | None = None,
-    set_latest: bool = True,
-    tags: Sequence[str] = (),
-    message: str = "",
-    sign_key: str | os.PathLike[str] | None = None,
-    retries: int = 0,
-    expect_latest: str | None = None,
+    **keywords: Unpack[PublishKeywords],
 ) -> Published:
     """Publish the episodes of a Ray dataset as a version; what it is does not depend on the cluster or on retries.
 
@@ -157,9 +152,7 @@ def publish(
     if not adapter.is_dataset(dataset):
         hint = "rows come from wd.ray.read_episodes, wd.ray.map_episodes or wd.ray.row"
         raise TypeError(f"a {type(dataset).__name__} is no Ray dataset to publish: {hint}")
-    tags = (tags,) if isinstance(tags, str) else tuple(tags)
-    for tag in tags:
-        check_tag(tag)
+    PublishOptions(**keywords)  # a wrong option is an error before anything is stored
     with DatasetBuilder(name, catalog=catalog) as builder:
         EpisodeStore(builder.catalog, artifact).close()  # a catalog that cannot be written is found out now
         store = partial(
@@ -176,14 +169,7 @@ def publish(
         if extend:
             builder.extend()
         builder.add_stored_episodes(artifact, stored).describe(**(metadata or {}))
-        published = builder.publish(
-            set_latest=set_latest,
-            tags=tags,
-            message=message,
-            sign_key=sign_key,
-            retries=retries,
-            expect_latest=expect_latest,
-        )
+        published = builder.publish(**keywords)
     sizes = {blob.hash: blob.byte_size for episode in stored for blob in episode.blobs}
     sent = {sha256 for episode in stored for sha256 in episode.sent}
     return published.with_sent([Upload(sha256, sizes[sha256]) for sha256 in sent])

@@ -110,11 +110,6 @@ class Hdf5File(ArrayFile):
         with self.errors(path):
             return path in self._handle() and isinstance(self._at(path), load_h5py().Group)
 
-    def has(self, path: str) -> bool:
-        """Whether there is a group or an array at a path."""
-        with self.errors(path):
-            return path in self._handle()
-
     def attributes(self, path: str) -> dict[str, Any]:
         """The attributes of a group or an array, as JSON can keep them."""
         h5py = load_h5py()
@@ -163,11 +158,9 @@ class Hdf5File(ArrayFile):
     def _member(self, group: Any, name: str) -> Any:
         """A member of a group; a link to another file is refused."""
         if isinstance(group.get(name, getlink=True), load_h5py().ExternalLink):
-            raise CorruptLayoutError(
-                f"{group.name.rstrip('/')}/{name} is a link to another file, which is not followed",
-                path=self.name,
-                hint="Copy the data into one file (`h5repack`) and read that.",
-            )
+            fact = f"{group.name.rstrip('/')}/{name} is a link to another file, which is not followed"
+            hint = "Copy the data into one file (`h5repack`) and read that."
+            raise CorruptLayoutError(fact, path=self.name, hint=hint)
         return group[name]
 
     def _at(self, path: str) -> Any:
@@ -233,9 +226,8 @@ class Hdf5File(ArrayFile):
                 dtype = dtype_of(dataset.dtype.newbyteorder("<")).dtype
             except ValueError:
                 hint = "Leave it out with a mapping."
-                raise UnsupportedDtypeError(
-                    f"{path!r} holds {dataset.dtype}", path=self.name, hint=hint
-                ) from None
+                fact = f"{path!r} holds {dataset.dtype}"
+                raise UnsupportedDtypeError(fact, path=self.name, hint=hint) from None
             return Rows(count, dtype, tuple(shape), partial(self._read_rows, opened, path, dtype))
 
     def _read_rows(

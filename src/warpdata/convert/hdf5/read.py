@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.jsontext import parse_json, parse_json_object
+from warpdata.bytekit.jsontext import parse_json
 from warpdata.bytekit.lazy import cached_property
 from warpdata.convert.aligning import stated_rate
 from warpdata.convert.hdf5.file import MAGIC, Hdf5File
@@ -55,6 +55,7 @@ _ROLES: dict[str, Role] = {
     "observations": "observation",
 }
 Shapes = Mapping[str, tuple[int, ...]]
+Described = tuple[dict[str, Any], dict[str, Any], float | None]
 
 
 def matches(place: Place) -> bool:
@@ -116,8 +117,7 @@ class Hdf5Episodes(SteppedEpisodes):
                 above = Place(place.path.parent)
             sidecar: dict[str, Any] = {}
             if above.exists(beside):
-                data = above.read(beside, max_bytes=_MAX_SIDECAR)
-                sidecar = parse_json_object(data, max_bytes=_MAX_SIDECAR, allow_nan=True)
+                sidecar = above.read_json(beside, max_bytes=_MAX_SIDECAR)
             layout = _CLASSES[options.layout or _detect_layout(file)]
             self._layouts[stem] = layout(file, options, sidecar)
 
@@ -144,7 +144,7 @@ class Hdf5Episodes(SteppedEpisodes):
     def own_document(self) -> bytes | None:
         """The document that warpdata writes into its files."""
         file = next(iter(self._layouts.values())).file
-        if len(self._layouts) > 1 or not file.has(OWN_DOCUMENT):
+        if len(self._layouts) > 1 or OWN_DOCUMENT not in file.names():
             return None
         document = file.whole(OWN_DOCUMENT, MAX_DOCUMENT_BYTES)
         return document if isinstance(document, bytes) else None
@@ -168,9 +168,8 @@ def _detect_layout(file: Hdf5File) -> Layout:
         return "d4rl"
     listed = ", ".join(names[:20]) or "nothing"
     hint = f"Name a layout ({', '.join(LAYOUTS)}), or name the episodes and signals with a mapping."
-    raise FormatError(
-        f"no known layout of episodes; at the top there are {listed}", path=file.name, hint=hint
-    )
+    fact = f"no known layout of episodes; at the top there are {listed}"
+    raise FormatError(fact, path=file.name, hint=hint)
 
 
 class FileLayout:
@@ -196,13 +195,10 @@ class FileLayout:
         """Metadata for all episodes of the file."""
         return {"attributes": {"": self.file.attributes("/")}}
 
-    @property
-    def fps(self) -> float | None:
-        """Steps per second, if the file states it."""
-        return None
-
     def role(self, path: str) -> Role:
         """The role of an array."""
+        if path.startswith("actions/"):
+            return "action"
         return _ROLES.get(path) or ("observation" if path.startswith(("obs/", "observations/")) else "other")
 
     def show(self, _path: str, rows: Rows) -> Rows:
@@ -211,9 +207,9 @@ class FileLayout:
 
     def describe(
         self, _name: str, _steps: int, _shapes: Shapes, _attributes: Mapping[str, Any], _place: str
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Static items of an episode, and metadata to keep; raises if it contradicts its metadata."""
-        return {}, {}
+    ) -> Described:
+        """Static items of an episode, metadata to keep, and its rate; raises if it contradicts its metadata."""
+        return {}, {}, None
 
     def parts(self, position: int) -> Parts:
         """The arrays of a group; those without a row per step are kept as metadata."""
@@ -227,7 +223,7 @@ class FileLayout:
             fact = f"episode {name!r} has no actions; it has {', '.join(shapes) or 'nothing'}"
             raise CorruptLayoutError(fact, path=place)
         steps = actions[0][0]
-        static, more = self.describe(name, steps, shapes, attributes[""], place)
+        static, more, fps = self.describe(name, steps, shapes, attributes[""], place)
         columns: dict[str, EpisodeColumn] = {}
         kept: dict[str, Any] = {}
         for path, shape in shapes.items():
@@ -244,7 +240,7 @@ class FileLayout:
         facts = {"attributes": attributes, "layout": self.layout, **more}
         if kept:
             facts["arrays"] = kept
-        return self._finish(name, steps, columns, static, facts, place)
+        return self._finish(name, steps, columns, static, facts, place, fps)
 
     def _finish(
         self,
@@ -254,6 +250,7 @@ class FileLayout:
         static: dict[str, Any],
         facts: dict[str, Any],
         place: str,
+        fps: float | None = None,
     ) -> Parts:
         """Merge observations with what follows them: one column of N + 1 rows."""
         following = [path for path in columns if path.startswith(("next_obs/", "next_observations"))]
@@ -264,7 +261,7 @@ class FileLayout:
                 if own in columns:
                     rows = _follow(columns[own].rows, columns.pop(path).rows, own, place)
                     columns[own] = EpisodeColumn(rows, "observation")
-        fps = self.options.fps or self.fps
+        fps = self.options.fps or fps
         return Parts(name, steps, columns, static, {"hdf5": facts}, fps, self.usual_fps, place=place)
 
 
@@ -332,20 +329,9 @@ class Robomimic(FileLayout):
                     arrays[path] = packed(self.file.whole(path))
         return {"attributes": attributes, **({"arrays": arrays} if arrays else {})}
 
-    @cached_property
-    def env_args(self) -> dict[str, Any]:
-        """The arguments of the environment, if they are JSON."""
-        return json_object(self.data_attributes.get("env_args"))
-
-    @property
-    def fps(self) -> float | None:
-        """env_kwargs.control_freq."""
-        kwargs = self.env_args.get("env_kwargs")
-        return stated_rate(kwargs.get("control_freq")) if isinstance(kwargs, dict) else None
-
     def describe(
         self, name: str, steps: int, shapes: Shapes, attributes: Mapping[str, Any], place: str
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
+    ) -> Described:
         """The environment, the task and the split; `num_samples` and the rows of observations are checked."""
         stated = whole_number(attributes.get("num_samples"))
         if stated is not None and stated != steps:
@@ -364,12 +350,11 @@ class Robomimic(FileLayout):
                 task = self.stem.removesuffix("_demo").replace("_", " ")
             task = task.strip('"')
         splits = [split for split in ("train", "valid") if name in self.masks.get(split, ())]
-        items = {
-            "env_id": self.env_args.get("env_name"),
-            "task": task,
-            "split": splits[-1] if splits else None,
-        }
-        return {key: value for key, value in items.items() if isinstance(value, str)}, {}
+        env_args = json_object(self.data_attributes.get("env_args"))
+        kwargs = as_object(env_args.get("env_kwargs"))
+        items = {"env_id": env_args.get("env_name"), "task": task, "split": splits[-1] if splits else None}
+        fps = stated_rate(kwargs.get("control_freq"))
+        return {key: value for key, value in items.items() if isinstance(value, str)}, {}, fps
 
 
 class ManiSkill(FileLayout):
@@ -384,28 +369,11 @@ class ManiSkill(FileLayout):
         return {**super().metadata, **({"json": packed(beside)} if beside else {})}
 
     @cached_property
-    def env_info(self) -> Mapping[str, Any]:
-        """`env_info` of the JSON file."""
-        about = self.sidecar.get("env_info")
-        return about if isinstance(about, dict) else {}
-
-    @property
-    def fps(self) -> float | None:
-        """env_kwargs.sim_config.control_freq."""
-        kwargs = self.env_info.get("env_kwargs")
-        config = kwargs.get("sim_config") if isinstance(kwargs, dict) else None
-        return stated_rate(config.get("control_freq")) if isinstance(config, dict) else None
-
-    @cached_property
     def stated(self) -> dict[str, Mapping[str, Any]]:
         """The entry of each episode in the JSON file."""
         listed = self.sidecar.get("episodes")
         entries = [entry for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
         return {f"traj_{entry.get('episode_id')}": entry for entry in entries}
-
-    def role(self, path: str) -> Role:
-        """The role of an array."""
-        return "action" if path.startswith("actions/") else super().role(path)
 
     def show(self, path: str, rows: Rows) -> Rows:
         """Bytes of observations are pictures."""
@@ -413,19 +381,21 @@ class ManiSkill(FileLayout):
 
     def describe(
         self, name: str, steps: int, _shapes: Shapes, _attributes: Mapping[str, Any], place: str
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
+    ) -> Described:
         """The entry of the episode in the JSON file, whose number of steps is checked."""
         entry = self.stated.get(name, {})
         elapsed = entry.get("elapsed_steps")
         if isinstance(elapsed, int) and elapsed != steps:
             fact = f"episode {name!r} has {steps} actions, its JSON states {elapsed}"
             raise CorruptLayoutError(fact, path=place)
-        env_id = self.env_info.get("env_id")
+        env_info = as_object(self.sidecar.get("env_info"))
+        config = as_object(as_object(env_info.get("env_kwargs")).get("sim_config"))
+        env_id = env_info.get("env_id")
         static: dict[str, Any] = {"env_id": env_id} if isinstance(env_id, str) else {}
         for key, item in (("episode_seed", "seed"), ("success", "success"), ("control_mode", "control_mode")):
             if isinstance(entry.get(key), bool | int | str):
                 static[item] = entry[key]
-        return static, {"json": packed(entry)} if entry else {}
+        return static, {"json": packed(entry)} if entry else {}, stated_rate(config.get("control_freq"))
 
 
 class Aloha(FileLayout):
@@ -439,15 +409,11 @@ class Aloha(FileLayout):
         """The name of the file."""
         return [self.stem]
 
-    @cached_property
-    def is_compressed(self) -> bool:
-        """Whether the file states that its images are JPEG."""
-        return bool(whole_number(self.file.attributes("/").get("compress")))
-
     def show(self, path: str, rows: Rows) -> Rows:
-        """Images are rows of pixels, or of JPEG padded to one length."""
+        """Images are rows of pixels, or of JPEG padded to one length, which the file may state."""
+        is_compressed = whole_number(self.file.attributes("/").get("compress"))
         is_padded = rows.dtype == np.uint8 and len(rows.shape) == 1
-        is_jpeg = rows.kind == "bytes" or (is_padded and (self.is_compressed or rows.shape[0] > 256))
+        is_jpeg = rows.kind == "bytes" or (is_padded and (is_compressed or rows.shape[0] > 256))
         return rows.as_pictures() if is_jpeg and path.startswith("observations/images/") else rows
 
 
@@ -553,9 +519,13 @@ def json_object(text: Any) -> dict[str, Any]:
     if not isinstance(text, str):
         return {}
     try:
-        value = parse_json(text.encode("utf-8", "surrogatepass"), allow_nan=True)
+        return as_object(parse_json(text.encode("utf-8", "surrogatepass"), allow_nan=True))
     except FormatError:
         return {}
+
+
+def as_object(value: Any) -> dict[str, Any]:
+    """A JSON object; empty if the value is something else."""
     return value if isinstance(value, dict) else {}
 
 

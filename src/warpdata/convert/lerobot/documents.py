@@ -59,7 +59,7 @@ class Documents:
     def __init__(self, place: Place) -> None:
         self.place, self.tables = place, Tables(place)
         try:
-            self.info = self._object(INFO)
+            self.info = place.read_json(INFO)
         except BlobNotFoundError:
             raise BadMagicError(f"not a LeRobot set: there is no {INFO!r}", path=place.name) from None
         self.version = self.info.get("codebase_version")
@@ -239,7 +239,7 @@ class Documents:
 
     def stats(self) -> dict[str, Any] | None:
         """stats.json, if there is one."""
-        return self._object(STATS) if self.place.exists(STATS) else None
+        return self.place.read_json(STATS) if self.place.exists(STATS) else None
 
     def other_files(self) -> dict[str, str | bytes]:
         """Small files that other programs put into the meta folder."""
@@ -265,9 +265,6 @@ class Documents:
         for raw in self.place.read(name, max_bytes=_MAX_LINES).splitlines():
             if raw.strip():
                 yield self._parse(raw, name)
-
-    def _object(self, name: str) -> dict[str, Any]:
-        return self._parse(self.place.read(name), name)
 
     def _parse(self, raw: bytes, name: str) -> dict[str, Any]:
         try:

@@ -17,7 +17,6 @@ from warpdata.episodes.sources.encoded import encoded_parts
 from warpdata.errors import SchemaMismatchError, nearest
 from warpdata.formats.episodedir.images import STILL_CODECS
 from warpdata.timeline.episode import Episode
-from warpdata.timeline.meta import SignalMeta
 from warpdata.timeline.signal import Signal
 
 Storing = Literal["numbers", "text", "json", "image", "video"]
@@ -137,10 +136,7 @@ def _feature_names(
     for name in given or {}:
         if name not in signals:
             raise KeyError(f"names contains {name!r}, which is no signal.{nearest(name, signals)}")
-    names = {
-        name: name if original or _is_lerobot_name(name, signals[name].meta) else _convention(name, signals)
-        for name in signals
-    }
+    names = {name: name if original else _convention(name, signals) for name in signals}
     names = {name: feature.replace("/", ".") for name, feature in {**names, **(given or {})}.items()}
     used = [names[name] for name in signals if name not in DEFAULTS and name != TASK]
     for feature in sorted(used):
@@ -150,18 +146,18 @@ def _feature_names(
     return names
 
 
-def _is_lerobot_name(name: str, meta: SignalMeta) -> bool:
-    """Whether a signal already has a name of LeRobot's conventions."""
-    if meta.kind == "image" and meta.role in ("observation", "other"):
-        return name.startswith("observation.images.") or name == "observation.image"
-    return name == "action" or name.startswith(("action.", "observation.", "next."))
-
-
 def _convention(name: str, signals: Mapping[str, Signal]) -> str:
+    """The name by LeRobot's conventions; one that follows them already stays."""
     meta = signals[name].meta
+    is_image = meta.kind == "image"
+    if is_image and meta.role in ("observation", "other"):
+        is_known = name == "observation.image" or name.startswith("observation.images.")
+    else:
+        is_known = name == "action" or name.startswith(("action.", "observation.", "next."))
+    if is_known:
+        return name
     if meta.role in _FLAGS:
         return _FLAGS[meta.role]
-    is_image = meta.kind == "image"
     metas = {other: signal.meta for other, signal in signals.items() if not signal.meta.is_object}
     is_only = [
         other

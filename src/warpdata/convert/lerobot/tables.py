@@ -19,6 +19,7 @@ from warpdata.bytekit.arrow_arrays import numpy_dtype
 from warpdata.bytekit.io.ranges import RangeFile
 from warpdata.bytekit.process.locks import ThreadLock
 from warpdata.convert.place import Place
+from warpdata.convert.tables.parquet import LISTS, flat_values
 from warpdata.errors import CorruptLayoutError, FormatError, MissingExtraError, UnsupportedDtypeError, nearest
 from warpdata.formats.episodedir.signal_file import arrow_errors
 from warpdata.timeline.meta import OBJECT
@@ -28,7 +29,6 @@ _KEPT_BYTES = 256 << 20
 _KEPT_FILES = 16
 _SMALL_BYTES = 1 << 20
 """A file of this size is read at once: every read of a part goes through Python."""
-_LISTS = (pa.ListType, pa.LargeListType, pa.FixedSizeListType)
 PICTURE_TYPE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 
 
@@ -42,7 +42,7 @@ class ColumnKind:
         kind = schema.field(name).type
         kind = item = kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
         sides: list[int | None] = []
-        while isinstance(item, _LISTS):
+        while isinstance(item, LISTS):
             sides.append(item.list_size if pa.types.is_fixed_size_list(item) else None)
             item = item.value_type
         is_text = bool(pa.types.is_string(item) or pa.types.is_large_string(item))
@@ -67,23 +67,8 @@ class ColumnKind:
             column = column.storage if isinstance(column, pa.ExtensionArray) else column
             if self.dtype == OBJECT:
                 return read_only(self._texts(column.to_pylist()))
-            rows = len(column)
-            while True:
-                if column.null_count:
-                    raise CorruptLayoutError(f"column {self.name!r} has missing values", path=path)
-                if not self.shape or not isinstance(column.type, _LISTS):
-                    break
-                if pa.types.is_fixed_size_list(column.type):
-                    size = column.type.list_size  # a view, which `flatten` is not
-                    column = column.values.slice(column.offset * size, len(column) * size)
-                    continue
-                lengths = np.diff(column.offsets.to_numpy())
-                if (
-                    len(lengths) and (lengths != lengths[0]).any()
-                ):  # numbers of one row must not be in another
-                    raise CorruptLayoutError(f"column {self.name!r} has rows of different lengths", path=path)
-                column = column.flatten()
-            values = column.to_numpy(zero_copy_only=False)
+            uneven = CorruptLayoutError(f"column {self.name!r} has rows of different lengths", path=path)
+            rows, (values, _) = len(column), flat_values(column, self.name, path, uneven)
         if values.size != rows * math.prod(self.shape):
             fact = (
                 f"column {self.name!r} has {values.size} numbers in {rows} rows of shape {list(self.shape)}"
@@ -239,7 +224,7 @@ def list_column(rows: Sequence[Any]) -> Any:
     """Nested lists of numbers as a column; one without any number is of float64."""
     column = pa.array(rows)
     kind, depth = column.type, 0
-    while isinstance(kind, _LISTS):
+    while isinstance(kind, LISTS):
         kind, depth = kind.value_type, depth + 1
     kind = pa.float64() if pa.types.is_null(kind) else kind
     for _ in range(depth):

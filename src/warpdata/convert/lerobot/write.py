@@ -13,7 +13,7 @@ from typing import Any, Literal, Unpack, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.io.commit import commit_folder, map_os_errors
+from warpdata.bytekit.io.commit import check_free, commit_folder, map_os_errors
 from warpdata.convert.aligning import (
     AlignOptions,
     check_rate,
@@ -40,7 +40,7 @@ from warpdata.convert.plain_names import with_own_names
 from warpdata.convert.receipt import ConversionReceipt, EpisodeNotes, Note, packed, unpacked
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.episodes.forms.directory import RawCamera, encode_cameras
-from warpdata.errors import ConflictError, SchemaMismatchError, WarpError, require_word
+from warpdata.errors import SchemaMismatchError, WarpError, require_word
 from warpdata.formats.episodedir.images import VideoOptions
 from warpdata.timeline.episode import Episode
 
@@ -93,8 +93,7 @@ def write(
     if not len(episodes):
         raise SchemaMismatchError("there are no episodes to write")
     path = Path(os.path.abspath(target))
-    if path.exists():
-        raise ConflictError("the target exists", path=path, hint="Choose another target.")
+    check_free(path)
     with map_os_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
     limits = (data_files_size_in_mb, video_files_size_in_mb)
@@ -439,7 +438,10 @@ class LeRobotWriter(StepWriter):
         if self.is_v3:
             self._write_v3(tasks)
         else:
-            self._write_v2(tasks)
+            listed = [{"episode_index": number, "stats": each} for number, each in enumerate(self._stats)]
+            for name, lines in (("tasks", tasks), ("episodes", self._rows), ("episodes_stats", listed)):
+                text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+                (self.out / f"meta/{name}.jsonl").write_text(text)
         self._json("meta/info.json", self._new_info(len(tasks)))
         for name, kept in (self._original.get("files") or {}).items():
             path = self.out / check_inside(name, str(self.out))
@@ -473,12 +475,6 @@ class LeRobotWriter(StepWriter):
             "features": self._features.to_json(),
         }
         return {**defaults, **kept, **counted}
-
-    def _write_v2(self, tasks: list[dict[str, Any]]) -> None:
-        stats = [{"episode_index": number, "stats": each} for number, each in enumerate(self._stats)]
-        for name, lines in (("tasks", tasks), ("episodes", self._rows), ("episodes_stats", stats)):
-            text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
-            (self.out / f"meta/{name}.jsonl").write_text(text)
 
     def _write_v3(self, tasks: list[dict[str, Any]]) -> None:
         keys = [

@@ -286,9 +286,8 @@ def _split_records(data: memoryview, where: str) -> Iterator[tuple[int, int, int
 
 def _check_crc(what: str, expected: int, actual: int) -> None:
     if expected and expected != actual:
-        raise ChecksumError(
-            f"CRC mismatch of the {what}: expected {expected:08x}, got {actual:08x}", hint=_RECOVER
-        )
+        fact = f"CRC mismatch of the {what}: expected {expected:08x}, got {actual:08x}"
+        raise ChecksumError(fact, hint=_RECOVER)
 
 
 class _Fields:
@@ -503,9 +502,8 @@ class _Contents:
             elif opcode in (_SCHEMA, _CHANNEL):
                 self._add_record(opcode, records[start:end], 0)
             elif opcode in (_MESSAGE, _CHUNK):
-                raise CorruptLayoutError(
-                    f"invalid record with opcode {opcode} and {end - start} bytes in a chunk"
-                )
+                fact = f"invalid record with opcode {opcode} and {end - start} bytes in a chunk"
+                raise CorruptLayoutError(fact)
         starts = np.array(offsets, np.int64)
         raw = np.frombuffer(records, np.uint8)
         heads = raw[(starts - _HEAD_BYTES)[:, None] + np.arange(_MESSAGE_HEAD.itemsize)]

@@ -104,11 +104,9 @@ def _write_file(
         raise LimitExceededError(f"{len(signals)} topics for one MCAP file (limit {_MAX_CHANNELS})")
     for name, signal in signals.items():
         if len(signal) and signal.first_ts_ns < 0:
-            raise SchemaMismatchError(
-                f"signal {name!r} has negative times, which MCAP cannot store",
-                path=episode.source.place,
-                hint="Move the episode in time first.",
-            )
+            fact = f"signal {name!r} has negative times, which MCAP cannot store"
+            hint = "Move the episode in time first."
+            raise SchemaMismatchError(fact, path=episode.source.place, hint=hint)
     topics = {name: SignalTopic(name, signal) for name, signal in signals.items()}
     notes = {name: topic.note for name, topic in topics.items()}
     if attachments:
@@ -121,7 +119,7 @@ def _write_file(
     with commit_file(path, replace=False, durable=receipt is not None) as out:
         writer = _open_writer(out, compression)
         numbers = _register_channels(writer, topics)
-        streams = [_stamped(number, topic) for number, topic in zip(numbers, topics.values(), strict=True)]
+        streams = [topic.messages(number) for number, topic in zip(numbers, topics.values(), strict=True)]
         for log_ns, number, sequence, data in heapq.merge(*streams):
             writer.add_message(number, log_ns, data, log_ns, sequence)
         for file in attachments:
@@ -161,12 +159,6 @@ def _register_channels(writer: Any, topics: Mapping[str, SignalTopic]) -> list[i
     return numbers
 
 
-def _stamped(number: int, topic: SignalTopic) -> Iterator[tuple[int, int, int, bytes]]:
-    """Messages of a topic; those of all topics are sorted by time, then by channel."""
-    for sequence, (ts_ns, data) in enumerate(topic.messages()):
-        yield ts_ns, number, sequence, data
-
-
 def _recording_parts(episode: Episode) -> tuple[list[Attachment], list[tuple[str, Mapping[str, str]]]]:
     """Attachments and metadata records of the recording that an episode was imported from."""
     kept = episode.meta.get(KEPT)
@@ -179,9 +171,8 @@ def _recording_parts(episode: Episode) -> tuple[list[Attachment], list[tuple[str
                 attachments.append(Attachment(**{key: about[key] for key in ATTACHMENT_KEYS}, data=data))
         records = [(str(each["name"]), dict(each["metadata"])) for each in kept.get("metadata", ())]
     except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
-        raise CorruptLayoutError(
-            f"corrupted metadata of an imported recording ({error!r})", path=episode.source.place
-        ) from None
+        fact = f"corrupted metadata of an imported recording ({error!r})"
+        raise CorruptLayoutError(fact, path=episode.source.place) from None
     return attachments, [record for record in records if record[0] not in (OWN, RECEIPT)]
 
 
@@ -216,15 +207,17 @@ class SignalTopic:
         about = {OWN: json.dumps(_meta_to_json(name, meta))}
         self.channel = LogChannel(f"/{name}", schema, "ros2msg", definition.encode(), "cdr", about)
 
-    def messages(self) -> Iterator[tuple[int, bytes]]:
-        """Time and bytes of every message."""
-        signal = self._signal
-        if self._run is not None:
-            yield from _picture_messages(self._run)
-            return
-        for run in signal.runs(_BLOCK_BYTES, _BLOCK_ROWS):
-            times = np.asarray(signal._ts_in(run))
-            yield from zip(times.tolist(), self._encode(times, signal.rows(run.start, run.stop)), strict=True)
+    def messages(self, number: int) -> Iterator[tuple[int, int, int, bytes]]:
+        """Every message: time, channel `number`, sequence and bytes, in the order in which those of all are sorted."""
+        messages = self._value_messages() if self._run is None else _picture_messages(self._run)
+        for sequence, (ts_ns, data) in enumerate(messages):
+            yield ts_ns, number, sequence, data
+
+    def _value_messages(self) -> Iterator[tuple[int, bytes]]:
+        for run in self._signal.runs(_BLOCK_BYTES, _BLOCK_ROWS):
+            times = np.asarray(self._signal._ts_in(run))
+            values = self._signal.rows(run.start, run.stop)
+            yield from zip(times.tolist(), self._encode(times, values), strict=True)
 
     def _encode(self, times: NDArray[np.int64], values: NDArray[Any]) -> list[bytes]:
         pairs = zip(times.tolist(), values, strict=True)

@@ -354,9 +354,8 @@ class _Walk:
         at = self._skip(4, 4)
         length = int.from_bytes(self._data[at : at + 4], "little" if self._order == "<" else "big")
         if length > len(self._data) - self._at:
-            raise CorruptLayoutError(
-                f"length {length} in a message of {len(self._data)} bytes", path=self._path
-            )
+            fact = f"length {length} in a message of {len(self._data)} bytes"
+            raise CorruptLayoutError(fact, path=self._path)
         if is_tail:
             self._tail_offset = at
         else:

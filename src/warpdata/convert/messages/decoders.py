@@ -54,12 +54,10 @@ def open_decoder(channel: LogChannel, path: str) -> Decoder:
     if channel.message_encoding == "json":
         return JsonDecoder(where)
     if channel.message_encoding == "cdr" and not channel.schema_data:
-        raise FormatError(
-            f"recording has no definition of {channel.schema!r} (warpdata[ros] has those that ROS ships)"
-        )
-    raise FormatError(
-        f"unsupported encoding: {encodings[0] or 'no'} messages of {encodings[1] or 'no'} schemas"
-    )
+        fact = f"recording has no definition of {channel.schema!r} (warpdata[ros] has those that ROS ships)"
+        raise FormatError(fact)
+    fact = f"unsupported encoding: {encodings[0] or 'no'} messages of {encodings[1] or 'no'} schemas"
+    raise FormatError(fact)
 
 
 # Summaries.
@@ -288,9 +286,8 @@ class ProtobufDecoder:
         self._message_count += 1
         for field in types[-1].fields:
             if len(self._leaves) + self._message_count > _MAX_FIELDS:
-                raise FormatError(
-                    f"message {self._name!r} has more than {_MAX_FIELDS} fields", path=self._path
-                )
+                fact = f"message {self._name!r} has more than {_MAX_FIELDS} fields"
+                raise FormatError(fact, path=self._path)
             is_repeated = field.is_repeated if hasattr(field, "is_repeated") else field.label == 3
             path = [*above, (field.name, is_repeated)]
             if field.cpp_type != _PROTOBUF_MESSAGE:

@@ -265,9 +265,8 @@ def open_own_topic(log: MessageLog, number: int) -> tuple[str, Callable[[str], S
         stated = parse_json_object(channel.metadata[OWN].encode())
         name, meta = str(stated["signal"]), _parse_meta(stated)
     except (WarpError, KeyError, TypeError, ValueError):
-        raise CorruptLayoutError(
-            f"corrupted description of the signal of topic {channel.topic!r}", path=log.name
-        ) from None
+        fact = f"corrupted description of the signal of topic {channel.topic!r}"
+        raise CorruptLayoutError(fact, path=log.name) from None
     return name, partial(_open_signal, Topic(log, number, name, clock=meta.clock, role=meta.role), meta)
 
 
@@ -303,9 +302,8 @@ def _read_ragged(topic: Topic, kind: RowType, low: int, high: int) -> NDArray[An
         raws = [value.tobytes() if isinstance(value, np.ndarray) else bytes(value) for value in values]
         return as_objects(np.frombuffer(raw, kind.dtype).reshape(-1, *kind.shape) for raw in raws)
     except (TypeError, ValueError):
-        raise CorruptLayoutError(
-            f"values of topic {topic.channel.topic!r} are not rows of {kind}", path=topic.log.name
-        ) from None
+        fact = f"values of topic {topic.channel.topic!r} are not rows of {kind}"
+        raise CorruptLayoutError(fact, path=topic.log.name) from None
 
 
 def _check_values(values: NDArray[Any], meta: SignalMeta, count: int) -> NDArray[Any] | None:

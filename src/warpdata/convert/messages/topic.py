@@ -193,9 +193,8 @@ class Topic(Reopens):
         for fields in self._decode_blocks():
             parts = [np.asarray(fields[name]) for name in names]
             if any(not (np.abs(part.astype(np.float64)) < _MAX_STAMP).all() for part in parts):
-                raise CorruptLayoutError(
-                    f"header stamp out of range in topic {self.channel.topic!r}", path=self.log.name
-                )
+                fact = f"header stamp out of range in topic {self.channel.topic!r}"
+                raise CorruptLayoutError(fact, path=self.log.name)
             seconds, nanoseconds = (part.astype(np.int64) for part in parts)
             blocks.append(seconds * 1_000_000_000 + nanoseconds)
         return np.concatenate(blocks)

@@ -19,19 +19,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.arrays import dtype_named, dtype_of
-from warpdata.bytekit.jsontext import parse_json_object
 from warpdata.bytekit.lazy import cached_property
 from warpdata.bytekit.process.locks import ThreadLock
 from warpdata.convert.aligning import LAST_ROW, stated_rate
 from warpdata.convert.place import Place, check_inside
-from warpdata.convert.receipt import MAX_DOCUMENT_BYTES, RECEIPT_FILE
+from warpdata.convert.receipt import RECEIPT_FILE
 from warpdata.convert.rlds.records import ArrayRecordFile, TFRecordFile, Values, is_tfrecord, parse_example
 from warpdata.convert.stepped import EpisodeColumn, Parts, Rows, SteppedEpisodes
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.errors import (
     BadMagicError,
     CorruptLayoutError,
-    FormatError,
     LimitExceededError,
     UnsupportedDtypeError,
     UnsupportedVersionError,
@@ -57,7 +55,6 @@ MAX_PADDED_BYTES = 1 << 30
 
 LastRow = Literal["step", "observation"]
 
-_MAX_JSON_BYTES = 64 << 20
 _CACHED_BYTES = 256 << 20
 _TRUSTED_EPISODES = 1 << 20
 """A file with more episodes in its description is opened before its episodes are named."""
@@ -145,9 +142,8 @@ class Leaf:
         try:
             return dtype_of(np.dtype(self.dtype)).dtype
         except (TypeError, ValueError):
-            raise UnsupportedDtypeError(
-                f"unsupported type {self.dtype!r} of feature {self.path!r}", path=path
-            ) from None
+            fact = f"unsupported type {self.dtype!r} of feature {self.path!r}"
+            raise UnsupportedDtypeError(fact, path=path) from None
 
 
 def parse_features(tree: Any, path: str) -> list[Leaf]:
@@ -252,9 +248,8 @@ def _read_numbers(leaf: Leaf, values: Values, steps: int, path: str) -> NDArray[
     if shape.count(-1) == 1 and known and count % known == 0:
         shape = tuple(count // known if side < 0 else side for side in shape)
     if -1 in shape or math.prod(shape) * steps != count:
-        raise CorruptLayoutError(
-            f"feature {name!r} has {count} numbers for {steps} steps of {list(leaf.shape)}", path=path
-        )
+        fact = f"feature {name!r} has {count} numbers for {steps} steps of {list(leaf.shape)}"
+        raise CorruptLayoutError(fact, path=path)
     if dtype.kind in "iub" and values.kind == "floats":
         raise CorruptLayoutError(f"feature {name!r} is {leaf.dtype} and holds floats", path=path)
     numbers = (
@@ -269,9 +264,8 @@ def _read_numbers(leaf: Leaf, values: Values, steps: int, path: str) -> NDArray[
 def _read_packed(leaf: Leaf, values: Values, dtype: np.dtype[Any], path: str) -> NDArray[Any]:
     """Numbers that are stored as bytes, one entry per row, possibly compressed."""
     if -1 in leaf.shape:
-        raise UnsupportedDtypeError(
-            f"feature {leaf.path!r} is {leaf.encoding} of unknown shape {list(leaf.shape)}", path=path
-        )
+        fact = f"feature {leaf.path!r} is {leaf.encoding} of unknown shape {list(leaf.shape)}"
+        raise UnsupportedDtypeError(fact, path=path)
     size = math.prod(leaf.shape) * dtype.itemsize
     rows: list[bytes | memoryview] = []
     for row, entry in enumerate(values.entries):
@@ -282,9 +276,8 @@ def _read_packed(leaf: Leaf, values: Values, dtype: np.dtype[Any], path: str) ->
                 data = stream.decompress(entry, size + 1) if size <= _DEFLATE_RATIO * len(entry) else b""
             data = data if stream.eof else b""
         if len(data) != size:
-            raise CorruptLayoutError(
-                f"row {row} of feature {leaf.path!r} does not hold {leaf.dtype}{list(leaf.shape)}", path=path
-            )
+            fact = f"row {row} of feature {leaf.path!r} does not hold {leaf.dtype}{list(leaf.shape)}"
+            raise CorruptLayoutError(fact, path=path)
         rows.append(data)
     return np.frombuffer(b"".join(rows), dtype).reshape(len(rows), *leaf.shape)
 
@@ -298,10 +291,8 @@ def _pad_rows(leaf: Leaf, values: Values, lengths: NDArray[np.int64], steps: int
     longest = int(lengths.max(initial=0))
     row_bytes = math.prod(abs(side) for side in leaf.shape) * leaf.numpy(path).itemsize
     if steps * longest * max(1, row_bytes) > MAX_PADDED_BYTES:
-        raise LimitExceededError(
-            f"feature {leaf.path!r} has a row of {longest} values (limit {MAX_PADDED_BYTES} bytes in all)",
-            path=path,
-        )
+        fact = f"feature {leaf.path!r} has a row of {longest} values (limit {MAX_PADDED_BYTES} bytes in all)"
+        raise LimitExceededError(fact, path=path)
     flat = _read_numbers(leaf, values, int(lengths.sum()), path)
     if steps * longest * flat[:1].nbytes > MAX_PADDED_BYTES:
         raise LimitExceededError(f"feature {leaf.path!r} has a row of {longest} values", path=path)
@@ -327,6 +318,7 @@ class RldsEpisodes(SteppedEpisodes):
         self, place: Place, splits: tuple[str, ...] | None, fps: float | None, last_row: LastRow | None = None
     ) -> None:
         self._place, self._splits, self._fps, self._last_row = place, splits, fps, last_row
+        self._receipt_file = f"{self._prefix or ''}{RECEIPT_FILE}"
         self._info: dict[str, Any] = self.metadata["rlds"]["info"]
         features = self.metadata["rlds"]["features"]
         self._leaves = None if features is None else parse_features(features, f"{self.name}/{FEATURES}")
@@ -339,21 +331,10 @@ class RldsEpisodes(SteppedEpisodes):
     def _prefix(self) -> str | None:
         return None if self._place.is_file else _find_version(self._place)
 
-    def own_document(self) -> bytes | None:
-        """The document that warpdata writes beside the description."""
-        name = f"{self._prefix}{RECEIPT_FILE}"
-        has_document = self._prefix is not None and self._place.exists(name)
-        return self._place.read(name, max_bytes=MAX_DOCUMENT_BYTES) if has_document else None
-
     def _read_json(self, name: str) -> dict[str, Any] | None:
         path = f"{self._prefix}{name}"
-        if self._prefix is None or not self._place.exists(path):
-            return None
-        try:
-            raw = self._place.read(path, max_bytes=_MAX_JSON_BYTES)
-            return parse_json_object(raw, max_bytes=_MAX_JSON_BYTES)
-        except FormatError as error:
-            raise CorruptLayoutError(error.message, path=f"{self.name}/{path}") from None
+        is_there = self._prefix is not None and self._place.exists(path)
+        return self._place.read_json(path) if is_there else None
 
     @cached_property
     def metadata(self) -> Mapping[str, Any]:
@@ -382,9 +363,8 @@ class RldsEpisodes(SteppedEpisodes):
     def _described_shards(self) -> list[_Shard]:
         form, path = self._info.get("fileFormat", "tfrecord"), f"{self.name}/{INFO}"
         if form not in ("tfrecord", "array_record"):
-            raise UnsupportedVersionError(
-                f"unsupported file format {form!r} (known: tfrecord, array_record)", path=self.name
-            )
+            fact = f"unsupported file format {form!r} (known: tfrecord, array_record)"
+            raise UnsupportedVersionError(fact, path=self.name)
         splits = self._info.get("splits", [])
         if not isinstance(splits, list):
             raise CorruptLayoutError("splits are not a list", path=path)
@@ -423,10 +403,8 @@ class RldsEpisodes(SteppedEpisodes):
             else:
                 file = TFRecordFile(self._place.open(shard.file))
             if shard.episodes is not None and file.count != shard.episodes:
-                raise CorruptLayoutError(
-                    f"episode count mismatch: expected {shard.episodes} as in {INFO}, got {file.count}",
-                    path=f"{self.name}/{shard.file}",
-                )
+                fact = f"episode count mismatch: expected {shard.episodes} as in {INFO}, got {file.count}"
+                raise CorruptLayoutError(fact, path=f"{self.name}/{shard.file}")
             self._files[number] = file
         return file
 
@@ -546,11 +524,9 @@ class ExampleRecord:
             if size > 0 and (values.kind == "bytes" or -1 not in leaf.shape) and len(values):
                 counts[leaf.path] = len(values) // size
         if not counts and not any(leaf.in_steps for leaf in self.leaves):
-            raise BadMagicError(
-                f"TFRecords of single values, not of episodes: each has {', '.join(sorted(self._lists))}",
-                path=self.path,
-                hint="A record of RLDS is an episode, with a value for each step in every feature.",
-            )
+            fact = f"TFRecords of single values, not of episodes: each has {', '.join(sorted(self._lists))}"
+            hint = "A record of RLDS is an episode, with a value for each step in every feature."
+            raise BadMagicError(fact, path=self.path, hint=hint)
         steps = counts.get(f"{STEPS}/is_first") or next(iter(counts.values()), 0)
         for path, count in counts.items():
             if count not in (0, steps):

@@ -68,10 +68,8 @@ class TFRecordFile:
             length = int.from_bytes(head[:8], "little")
             at += _HEAD_BYTES + length + _TAIL_BYTES
             if length > MAX_RECORD_BYTES or at > size:
-                raise TruncatedError(
-                    f"record of {length} bytes at {offsets[-1]} exceeds the file of {size} bytes",
-                    path=self.name,
-                )
+                fact = f"record of {length} bytes at {offsets[-1]} exceeds the file of {size} bytes"
+                raise TruncatedError(fact, path=self.name)
             offsets.append(at)
         return np.array(offsets, np.int64)
 
@@ -153,11 +151,9 @@ def _inflate(reader: RangeReader) -> RangeReader:
         for piece in _inflate_pieces(reader):
             file.write(piece)
             if file.tell() > limit:
-                raise LimitExceededError(
-                    f"decompressed size exceeds {limit} bytes",
-                    path=reader.name,
-                    hint="Unpack it with gunzip first.",
-                )
+                fact = f"decompressed size exceeds {limit} bytes"
+                hint = "Unpack it with gunzip first."
+                raise LimitExceededError(fact, path=reader.name, hint=hint)
         return LocalRangeReader.of_file(file)
 
 

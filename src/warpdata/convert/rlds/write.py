@@ -7,7 +7,6 @@ import math
 import os
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Unpack
@@ -16,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.codec import encode_png
-from warpdata.bytekit.io.commit import commit_folder
 from warpdata.convert.aligning import LAST_ROW
 from warpdata.convert.exporting import (
     ExportOptions,
@@ -28,7 +26,7 @@ from warpdata.convert.exporting import (
     write_set,
 )
 from warpdata.convert.place import check_inside
-from warpdata.convert.receipt import RECEIPT_FILE, ConversionReceipt, Note, called
+from warpdata.convert.receipt import ConversionReceipt, Note, called
 from warpdata.convert.rlds.read import (
     EPISODE_METADATA,
     FEATURES,
@@ -42,7 +40,7 @@ from warpdata.convert.rlds.read import (
 )
 from warpdata.convert.rlds.records import MAX_RECORD_BYTES, Values, build_example, pack_record
 from warpdata.episodes.collection.episodes import Episodes
-from warpdata.episodes.sources.encoded import EncodedRun, encoded_run
+from warpdata.episodes.sources.encoded import encoded_run
 from warpdata.errors import LimitExceededError, SchemaMismatchError
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.meta import SignalMeta
@@ -121,10 +119,6 @@ class RldsWriter(StepWriter):
         )
         self._splits: dict[str, _Split] = {}
 
-    def open(self, target: Path) -> AbstractContextManager[Path]:
-        """The new folder."""
-        return commit_folder(target)
-
     def choose(self, rows: StepRows, _episodes: Episodes) -> None:
         """The features of the source, or those of the first episode."""
         if self._tree is None:
@@ -151,17 +145,15 @@ class RldsWriter(StepWriter):
                 lists[leaf.path] = _step_list(leaf, columns, steps, count)
         for name in columns.keys() - used:
             if columns[name].meta.role not in _ENDS and not name.endswith(f"/{RAGGED_LENGTHS}"):
-                raise SchemaMismatchError(
-                    f"signal {name!r} of episode {episode.id!r} is not in the first episode",
-                    hint="Every episode of an RLDS set has the same features: choose them with Episodes.map.",
-                )
+                fact = f"signal {name!r} of episode {episode.id!r} is not in the first episode"
+                hint = "Every episode of an RLDS set has the same features: choose them with Episodes.map."
+                raise SchemaMismatchError(fact, hint=hint)
             notes[name] = columns[name].note(decoded=False)
         data = build_example(lists)
         if len(data) > MAX_RECORD_BYTES:
-            raise LimitExceededError(
-                f"record of episode {episode.id!r} has {len(data)} bytes (limit {MAX_RECORD_BYTES})",
-                hint="Split it first.",
-            )
+            fact = f"record of episode {episode.id!r} has {len(data)} bytes (limit {MAX_RECORD_BYTES})"
+            hint = "Split it first."
+            raise LimitExceededError(fact, hint=hint)
         (scratch / "record").write_bytes(data)
         return Part(count, notes, (scratch / "record", str(episode.static.get("split") or "train")))
 
@@ -182,7 +174,7 @@ class RldsWriter(StepWriter):
         split.total_bytes += len(data)
         return f"{name}-{sum(split.counts) - 1:06d}"
 
-    def finish(self, _episodes: Episodes, receipt: ConversionReceipt) -> None:
+    def finish(self, episodes: Episodes, receipt: ConversionReceipt) -> None:
         """Name the files, and write the descriptions that TFDS reads."""
         known = {
             str(split.get("name")): split
@@ -207,7 +199,7 @@ class RldsWriter(StepWriter):
         info = {**self._info, "splits": splits, "fileFormat": "tfrecord"}
         for file, value in ((INFO, info), (FEATURES, self._tree or _describe_features([]))):
             (self.out / file).write_text(json.dumps(value, indent=2, sort_keys=True))
-        (self.out / RECEIPT_FILE).write_bytes(receipt.document())
+        super().finish(episodes, receipt)
 
 
 # Features.
@@ -353,16 +345,9 @@ def _join(column: StepColumn) -> NDArray[Any]:
     return np.concatenate([np.asarray(block) for block in column.blocks()])
 
 
-def _copied_run(column: StepColumn) -> EncodedRun | None:
-    """The encoded pictures of a camera that can be copied as they are."""
-    run = encoded_run(column.signal) if column.is_exact and column.meta.kind == "image" else None
-    is_copied = run is not None and run.stream.codec in ("mjpeg", "png") and bool(run.shown.all())
-    return run if is_copied else None
-
-
 def _encode_pictures(column: StepColumn) -> Iterator[bytes]:
     """JPEG and PNG pictures of a camera as they are; other frames as PNG."""
-    run = _copied_run(column)
+    run = column.pictures("mjpeg", "png")
     if run is not None:
         yield from run.packets()
         return
@@ -373,7 +358,7 @@ def _encode_pictures(column: StepColumn) -> Iterator[bytes]:
 def _note_column(column: StepColumn) -> Note:
     note = column.note(decoded=False)
     is_encoded = _is_picture(column.meta) and column.is_exact and encoded_run(column.signal) is not None
-    if is_encoded and _copied_run(column) is None:
+    if is_encoded and column.pictures("mjpeg", "png") is None:
         return replace(note, how="reencoded", why="decoded, and stored as PNG")
     return note
 

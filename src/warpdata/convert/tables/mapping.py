@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.jsontext import parse_json_object
 from warpdata.bytekit.lazy import cached_property
 from warpdata.bytekit.process.forks import Reopens
 from warpdata.convert.aligning import seconds_as_times
@@ -55,7 +54,7 @@ class FileMapping:
         if given is None or isinstance(given, cls):
             return given
         if isinstance(given, str | os.PathLike):
-            given = parse_json_object(Place.of(given).read(max_bytes=1 << 20))
+            given = Place.of(given).read_json(max_bytes=1 << 20)
         if not isinstance(given, Mapping):
             raise TypeError(f"a mapping is a dict or the path of a JSON file, not {type(given).__name__}")
         _check_types(given)

@@ -41,13 +41,6 @@ _HEADER_ERRORS = (
 """Exceptions of numpy for a damaged header."""
 
 
-def matches(place: Place) -> bool:
-    """Whether it is a .npz file, or a folder of them."""
-    if place.is_file:
-        return place.suffix == ".npz" and place.head(2) == b"PK"
-    return any(name.endswith(".npz") for name in place.children())
-
-
 def read(source: Any, *, mapping: MappingSource = None, fps: float | None = None) -> Episodes:
     """The episodes of a `.npz` file, or of all those in a folder.
 

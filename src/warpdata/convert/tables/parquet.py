@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
@@ -31,22 +30,14 @@ from warpdata.errors import (
     WarpError,
     nearest,
 )
-from warpdata.formats.episodedir.layout import PARQUET_MAGIC
 from warpdata.timeline.ragged import as_objects
 
 _EPISODE_COLUMNS = ("episode_index", "episode_id", "episode")
 _ERRORS = (pa.ArrowException, OSError, ValueError, KeyError, TypeError, IndexError, MemoryError)
-_LISTS = (pa.ListType, pa.LargeListType, pa.FixedSizeListType)
+LISTS = (pa.ListType, pa.LargeListType, pa.FixedSizeListType)
 _MAX_DEPTH = 32
 MAX_GROUP_BYTES = 4 << 30
 """Size of one group of rows, once it is read."""
-
-
-def matches(place: Place) -> bool:
-    """Whether it is a Parquet file, or a folder of them."""
-    if place.is_file:
-        return place.head(4) == PARQUET_MAGIC
-    return any(name.endswith(".parquet") for name in place.children())
 
 
 def read(source: Any, *, mapping: MappingSource = None, fps: float | None = None) -> Episodes:
@@ -148,8 +139,8 @@ class ColumnFile(ArrayFile):
         while isinstance(kind, pa.FixedSizeListType):
             sides.append(kind.list_size)
             kind = kind.value_type
-        is_open = isinstance(kind, _LISTS)
-        while isinstance(kind, _LISTS):
+        is_open = isinstance(kind, LISTS)
+        while isinstance(kind, LISTS):
             kind = kind.value_type
         try:
             column.dtype = dtype_of(numpy_dtype(kind)).dtype
@@ -222,9 +213,8 @@ class _Column:
             if low < stop and high > start and high > low:
                 values = self.group(number)
                 if math.prod(values.shape[1:]) != math.prod(self.shape):
-                    raise CorruptLayoutError(
-                        f"column {self._path!r} changes its shape", path=self._table.name
-                    )
+                    fact = f"column {self._path!r} changes its shape"
+                    raise CorruptLayoutError(fact, path=self._table.name)
                 shaped = values.reshape(len(values), *self.shape)
                 pieces.append(shaped[max(start, low) - low : min(stop, high) - low])
         if len(pieces) == 1:
@@ -238,29 +228,40 @@ class _Column:
             column = self._table.group(number, top)[: max(0, self.count - self._table.starts[number])]
             with self._table.errors():
                 for name in below:
-                    column = self._complete(column).field(name)
-                self._last = (number, self._values(self._complete(column)))
+                    column = check_complete(column, self._path, self._table.name).field(name)
+                self._last = (number, self._values(check_complete(column, self._path, self._table.name)))
         return self._last[1]
-
-    def _complete(self, column: Any) -> Any:
-        """A column without missing values: a gap among numbers would become a number."""
-        if column.null_count:
-            raise CorruptLayoutError(f"column {self._path!r} has missing values", path=self._table.name)
-        return column
 
     def _values(self, column: Any) -> NDArray[Any]:
         if self.dtype == object:
             return as_objects(column.to_pylist())
-        count, sides = len(column), []
-        while isinstance(column.type, _LISTS):
-            lengths = np.unique(pa.compute.list_value_length(column).to_numpy(zero_copy_only=False))
-            if len(lengths) > 1:
-                fact = f"column {self._path!r} holds lists of different lengths"
-                raise UnsupportedDtypeError(fact, path=self._table.name, hint=self._hint)
-            sides.append(int(lengths[0]) if len(lengths) else 0)
-            column = self._complete(column.flatten())
-        values = column.to_numpy(zero_copy_only=False).astype(self.dtype, copy=False)
-        return np.asarray(values.reshape(count, *sides))
+        fact = f"column {self._path!r} holds lists of different lengths"
+        uneven = UnsupportedDtypeError(fact, path=self._table.name, hint=self._hint)
+        values, sides = flat_values(column, self._path, self._table.name, uneven)
+        return np.asarray(values.astype(self.dtype, copy=False).reshape(len(column), *sides))
+
+
+def check_complete(column: Any, name: str, path: str) -> Any:
+    """A column without missing values: a gap among numbers would become a number."""
+    if column.null_count:
+        raise CorruptLayoutError(f"column {name!r} has missing values", path=path)
+    return column
+
+
+def flat_values(column: Any, name: str, path: str, uneven: WarpError) -> tuple[NDArray[Any], list[int]]:
+    """The numbers of a column of nested lists, and the length of the lists at every depth; `uneven` if they differ."""
+    sides: list[int] = []
+    while isinstance(check_complete(column, name, path).type, LISTS):
+        if isinstance(column.type, pa.FixedSizeListType):
+            sides.append(column.type.list_size)  # a view, which `flatten` is not
+            column = column.values.slice(column.offset * sides[-1], len(column) * sides[-1])
+            continue
+        lengths = np.diff(column.offsets.to_numpy())
+        if len(lengths) and (lengths != lengths[0]).any():  # numbers of one row must not be in another
+            raise uneven
+        sides.append(int(lengths[0]) if len(lengths) else 0)
+        column = column.flatten()
+    return column.to_numpy(zero_copy_only=False), sides
 
 
 def write_table(path: Path, columns: Mapping[str, Any], count: int, format_name: str) -> None:
