@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 import os
 from typing import TYPE_CHECKING, Any, BinaryIO, SupportsIndex, Unpack
 
 from warpdata.errors import (
     BadMagicError,
     BlobNotFoundError,
-    ConflictError,
     CorruptLayoutError,
     FormatError,
     StoreError,
+    require_integer,
     require_kind,
     suggests,
 )
@@ -84,9 +83,8 @@ def open_episode(
 
 
 def _one_of_many(address: str, episodes: Episodes) -> Exception:
-    ids = episodes.ids
-    some = f", such as {address}#{ids[0]}" if ids else ""
-    return ValueError(f"{address} holds {len(ids)} episodes: name one of them{some}")
+    some = f", such as {address}#{episodes.ids[0]}" if len(episodes) else ""
+    return ValueError(f"{address} holds {len(episodes)} episodes: name one of them{some}")
 
 
 @suggests
@@ -143,12 +141,14 @@ def address_kind(address: str | os.PathLike[str]) -> str:
     `journal`, `vectors`, `rows`.
     """
     from warpdata.catalog.read.filekinds import file_kind, folder_kind
+    from warpdata.formats.journal.reader import check_not_unfinished
 
     text = address_text(address)
     if is_published(text):
         return "dataset"
     place = folder_at(text)
     if isinstance(place, str | os.PathLike):
+        check_not_unfinished(os.fspath(place))
         return folder_kind(os.listdir(place), text) if os.path.isdir(place) else file_kind(place)
     if is_root(text):
         return folder_kind({name.partition("/")[0] for name in place.names()}, text)
@@ -158,10 +158,7 @@ def address_kind(address: str | os.PathLike[str]) -> str:
 
 @suggests
 def open_episodes(
-    address: str | os.PathLike[str],
-    *,
-    catalog: str | os.PathLike[str] | None = None,
-    edited: bool = True,
+    address: str | os.PathLike[str], *, catalog: str | os.PathLike[str] | None = None, edited: bool = True
 ) -> Episodes:
     """Open the episodes of a root of recordings, a folder of shards, a published dataset or a foreign set.
 
@@ -190,12 +187,7 @@ def foreign_episodes(
     address: str | os.PathLike[str], name: str | None = None, **options: Any
 ) -> Episodes | None:
     """The episodes of a foreign set; of one whose format is not named, None where no format knows it."""
-    from warpdata.convert.formats import (
-        check_options,
-        detect_format,
-        format_module,
-        other_format,
-    )
+    from warpdata.convert.formats import check_options, detect_format, format_module, other_format
 
     base, inside = divided_address(address_text(address))
     folder = folder_at(base)
@@ -359,17 +351,10 @@ def url_cache() -> PageCache | None:
     """The page cache of the environment; None in remote mode."""
     from warpdata.catalog.access import access_options
     from warpdata.settings import Settings
+    from warpdata.stores.pagecache import page_cache
 
     options = access_options(Settings.from_env())
-    return None if options.mode == "remote" else _page_cache(options.cache_dir, options.cache_bytes)
-
-
-@functools.cache
-def _page_cache(folder: str, limit_bytes: int) -> PageCache:
-    """One cache per folder and process: it keeps files open."""
-    from warpdata.stores.pagecache import PageCache
-
-    return PageCache(folder, limit_bytes)
+    return None if options.mode == "remote" else page_cache(options.cache_dir, options.cache_bytes)
 
 
 def connect(address: str) -> BlobStore:
@@ -481,9 +466,6 @@ def unpack_episode(
         raise ValueError(
             f"not a packed recording: {episode}; use `warp chunk` to cut shards by step, `warp join` to join chunks"
         )
-    if os.path.lexists(directory) and not overwrite:
-        hint = "Choose another name, or replace it (overwrite=True, --overwrite)."
-        raise ConflictError("target exists", path=directory, hint=hint)
     return unpack(source.shard, directory, overwrite=overwrite)
 
 
@@ -495,24 +477,26 @@ def chunk_episode(
     *,
     compression: CompressionChoice = None,
     compat: str = "default",
+    overwrite: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> ChunkList:
     """Write an episode as chunks of at most `steps` steps with their chunk list, which opens as one episode.
 
-    The chunks of a recording are packed: cameras are cut by whole groups of pictures, never encoded again.
+    Chunks that are there are replaced only with `overwrite`. Those of a recording are packed: cameras are cut by
+    whole groups of pictures, never encoded again.
     """
     from warpdata.formats.wshard.chunks import chunk_episode as chunk_rows
     from warpdata.formats.wshard.episode import WShardEpisode
 
+    options: dict[str, Any] = {"compression": compression, "compat": compat}
+    options |= {"overwrite": overwrite, "progress": progress}
     if isinstance(episode, str | os.PathLike):
         episode = open_episode(episode)
     if isinstance(episode, WShardEpisode):
-        return chunk_rows(episode, folder, steps, compression=compression, compat=compat, progress=progress)
+        return chunk_rows(episode, folder, steps, **options)
     from warpdata.episodes.forms.chunks import write_chunks
 
-    return write_chunks(
-        episode, folder, steps=steps, compression=compression, compat=compat, progress=progress
-    )
+    return write_chunks(episode, folder, steps=steps, **options)
 
 
 def keep_decoded(max_bytes: str | int) -> None:
@@ -567,14 +551,22 @@ def dataset(
 
     Further options are fields of AccessOptions: cache_dir, cache_bytes, prefetch, verify, trusted_keys, …
     """
-    from warpdata.catalog.access import access_options, catalog_tuple, check_keywords, parse_name
-    from warpdata.catalog.dataset import budget_of, open_dataset
+    from warpdata.catalog.access import (
+        access_options,
+        catalog_tuple,
+        check_keywords,
+        parse_name,
+        parse_size,
+    )
+    from warpdata.catalog.dataset import open_dataset
     from warpdata.settings import Settings
+    from warpdata.stores.reliable import Budget
 
     check_keywords(options, "mode", "catalog", "max_bytes", "max_requests", "listener")
-    budget = budget_of(max_bytes, max_requests)
+    limit = None if max_bytes is None else parse_size(max_bytes)
+    most = None if max_requests is None else require_integer("max_requests", max_requests, 1 << 63)
     access = access_options(
-        Settings.from_env(), mode=mode, catalogs=catalog_tuple(catalog), budget=budget, **options
+        Settings.from_env(), mode=mode, catalogs=catalog_tuple(catalog), budget=Budget(limit, most), **options
     )
     return open_dataset(parse_name(name), access, table_streams(), listener)
 

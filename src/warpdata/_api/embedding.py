@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from warpdata.catalog.dataset import Dataset
+    from warpdata.catalog.publish.publish import PublishOptions
     from warpdata.convert.exporting import Progress as Counted
     from warpdata.episodes.collection.episodes import Episodes
     from warpdata.search.moments.embedders import Embedder
@@ -49,7 +50,7 @@ def embed(
     jobs: int = 1,
     ray: str | bool | None = None,
     message: str = "",
-    tags: Sequence[str] = (),
+    tags: str | Sequence[str] = (),
     sign_key: str | os.PathLike[str] | None = None,
     retries: int = 20,
     progress: Counted | None = None,
@@ -72,10 +73,12 @@ def embed(
     `vectors-<name>` of a new version; `output` names another file. Episodes that have not changed keep the vectors they
     have, as long as `revision` is the same: by default a hash of the code of the function. `jobs` and `ray` choose
     where it runs, as for `check_dataset`: the bytes are the same. Every vector leads back to `episode_id` and `ts_ns`.
+    Further keywords are those of a published version: message, tags, sign_key, retries.
     `index` is the vector index over them: "hnsw", "ivf", "flat", "none", or by default a graph ("hnsw") from 20,000
     vectors on, where `warpdata[index]` is installed.
     """
     from warpdata.catalog.dataset import Dataset as Published
+    from warpdata.catalog.publish.publish import PublishOptions
     from warpdata.episodes.collection.episodes import Episodes as Several
     from warpdata.search.moments.embedding import (
         EmbedJob,
@@ -114,8 +117,8 @@ def embed(
             made = embed_into_file(job, place, held_file(place), **given)
         else:
             assert opened is not None
-            notes = {"message": message, "tags": tags, "sign_key": sign_key, "retries": retries}
-            made = _embed_published(job, opened, called, given, notes)
+            version = PublishOptions(message=message, tags=tags, sign_key=sign_key, retries=retries)
+            made = _embed_published(job, opened, called, given, version)
         job.finish()
         return made
     finally:
@@ -124,7 +127,7 @@ def embed(
 
 
 def _embed_published(
-    job: EmbedJob, dataset: Dataset, name: str, given: Mapping[str, Any], notes: Mapping[str, Any]
+    job: EmbedJob, dataset: Dataset, name: str, given: Mapping[str, Any], options: PublishOptions
 ) -> EmbedReport:
     """Vectors of a version as an artifact of a new one, on top of the newest; the episodes are not touched."""
     import tempfile
@@ -132,17 +135,9 @@ def _embed_published(
     from pathlib import Path
 
     from warpdata.catalog.build.parts import check_free, publish_files
-    from warpdata.catalog.publish.publish import PublishOptions
     from warpdata.formats.manifest.model import VECTOR_KIND
     from warpdata.search.moments.embedding import SUFFIX, embed_into_file, part_name
 
-    tags, key = notes["tags"], notes["sign_key"]
-    options = PublishOptions(
-        message=notes["message"],
-        tags=(tags,) if isinstance(tags, str) else tuple(tags),
-        sign_key=None if key is None else Path(key),
-        retries=notes["retries"],
-    )
     part = part_name(name)
     check_free(dataset, part, VECTOR_KIND)
     held = dataset.vectors(part) if part in dataset.artifacts else None

@@ -15,7 +15,7 @@ from warpdata._api import (
     runner_for,
 )
 from warpdata._api import open as open_address
-from warpdata.errors import BadMagicError, BlobNotFoundError, nearest, suggests
+from warpdata.errors import BadMagicError, BlobNotFoundError, nearest, require_word, suggests
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -51,7 +51,7 @@ def import_episodes(
     `jobs` processes convert episodes; `ray` (True, or the address of a cluster) does it there instead. The options are
     those of `wd.convert.<format>.read`.
     """
-    from warpdata.convert.formats import format_module, known_format
+    from warpdata.convert.formats import format_module
     from warpdata.convert.importing import import_episodes as bring
     from warpdata.episodes.collection.episodes import Episodes as Several
 
@@ -65,12 +65,7 @@ def import_episodes(
     else:
         where = address_text(source)
         where = where if "://" in where or is_published(where) else os.path.abspath(where)
-        if format is None and _is_ours(where):
-            episodes, name = any_episodes(where), "warpdata"
-            _refuse_options(where, options)
-        else:
-            name = format or known_format(place_at(divided_address(where)[0]))
-            episodes = _open_foreign(where, name, options)
+        episodes, name = _open_source(where, format, options, is_ours=format is None and _is_ours(where))
     about = episodes.metadata.get(name)
     info = about.get("info") if isinstance(about, dict) else None
     version = str(info.get("codebase_version", "")) if isinstance(info, dict) else ""
@@ -172,25 +167,25 @@ def export_episodes(
     if isinstance(source, Several):
         episodes = source
     else:
-        episodes = _open_source(address_text(source), source_format, source_options or {})
+        where, given = address_text(source), source_options or {}
+        episodes, _ = _open_source(where, source_format, given, is_ours=not given or _is_ours(where))
     receipt: ConversionReceipt = module.write(episodes, target, progress=progress, **options)
     return receipt
 
 
-def _open_source(address: str, name: str | None, options: Mapping[str, Any]) -> Episodes:
-    """The episodes of an address; options are for those of a foreign format."""
-    if name is None and (not options or _is_ours(address)):
-        _refuse_options(address, options)
-        return any_episodes(address)
+def _open_source(
+    address: str, name: str | None, options: Mapping[str, Any], *, is_ours: bool
+) -> tuple[Episodes, str]:
+    """The episodes of an address and their format; options are for those of a foreign one."""
     from warpdata.convert.formats import known_format
 
-    return _open_foreign(address, name or known_format(place_at(divided_address(address)[0])), options)
-
-
-def _open_foreign(address: str, name: str, options: Mapping[str, Any]) -> Episodes:
+    if name is None and is_ours:
+        _refuse_options(address, options)
+        return any_episodes(address), "warpdata"
+    name = name or known_format(place_at(divided_address(address)[0]))
     episodes = foreign_episodes(address, name, **options)
     assert episodes is not None
-    return episodes
+    return episodes, name
 
 
 _OURS = ("dataset", "directory", "recordings", "shards", "episode", "chunk-list")
@@ -225,13 +220,9 @@ def _is_ours(address: str) -> bool:
 
 def _target_kind(target: str, to: str | None, catalog: Any) -> str:
     from warpdata.catalog.access import is_dataset_name
-    from warpdata.errors import nearest
 
-    kinds = ("root", "shards", "published")
     if to is not None:
-        if to not in kinds:
-            raise ValueError(f"to is one of {', '.join(kinds)}, not {to!r}.{nearest(to, kinds)}")
-        kind = to
+        kind = require_word("to", to, ("root", "shards", "published"))
     elif target.rstrip("/").endswith(".wshard"):
         kind = "shards"
     else:

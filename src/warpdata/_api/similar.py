@@ -30,15 +30,18 @@ def find_similar(
     *,
     index: str | os.PathLike[str] | None = None,
     embedder: Any = None,
+    revision: str | None = None,
+    batch_size: int | None = None,
     catalog: str | os.PathLike[str] | None = None,
 ) -> list[SimilarMoment]:
     """The k moments most like [t0_ns, t1_ns) of an episode, from the index of windows of its source.
 
     `wd.embed(source, "motion", per="window", window_s=1.0)` makes such an index; `index` names one of several, or a
     file. Hits are not of the given moment, do not overlap, and are ordered by dynamic time warping of their numbers.
-    An index of a function of yours needs it as `embedder`.
+    An index of a function of yours needs it as `embedder`, with the `revision` and the `batch_size`
+    it was embedded with, if any.
     """
-    with _open_index(source, index, embedder, catalog) as (moments, episodes):
+    with _open_index(source, index, catalog, embedder, revision, batch_size) as (moments, episodes):
         name = episodes.ids[episode_id] if isinstance(episode_id, int) else episode_id
         return moments.find(name, int(t0_ns), int(t1_ns), k)
 
@@ -51,7 +54,7 @@ def find_duplicates(
     catalog: str | os.PathLike[str] | None = None,
 ) -> list[tuple[str, str, float]]:
     """Pairs of episodes of which most windows are copies: both ids and the share of copied windows."""
-    with _open_index(source, index, None, catalog) as (moments, _):
+    with _open_index(source, index, catalog) as (moments, _):
         return moments.duplicates()
 
 
@@ -63,14 +66,12 @@ def rank_novelty(
     catalog: str | os.PathLike[str] | None = None,
 ) -> list[tuple[str, float]]:
     """Episodes by how unlike everything else they are, the most unusual first."""
-    with _open_index(source, index, None, catalog) as (moments, _):
+    with _open_index(source, index, catalog) as (moments, _):
         return moments.novelty()
 
 
 @contextlib.contextmanager
-def _open_index(
-    source: Any, index: Any, embedder: Any, catalog: Any
-) -> Iterator[tuple[MomentIndex, Episodes]]:
+def _open_index(source: Any, index: Any, catalog: Any, *made: Any) -> Iterator[tuple[MomentIndex, Episodes]]:
     from pathlib import Path
 
     from warpdata.catalog.dataset import Dataset as Published
@@ -89,9 +90,8 @@ def _open_index(
             openers: list[Callable[[], Any]] = [partial(source.vectors, name) for name in wanted]
         else:
             episodes = source if isinstance(source, Several) else any_episodes(address_text(source))
-            folder = source.root if isinstance(source, Root) else None
-            folder = address_text(source) if folder is None and not isinstance(source, Several) else folder
-            paths = [] if folder is None else sorted(Path(str(folder)).glob("*.rvf"))
+            place = source.root if isinstance(source, Root) else source
+            paths = [] if isinstance(place, Several) else sorted(Path(address_text(place)).glob("*.rvf"))
             if index is not None:
                 inside = [path for path in paths if path.stem == str(index)]
                 paths = inside or [Path(index)]
@@ -99,7 +99,7 @@ def _open_index(
         for open_store in openers:
             store = stack.enter_context(open_store())
             if "end_ns" in store.fields or len(openers) == 1:
-                yield MomentIndex(store, episodes, embedder), episodes
+                yield MomentIndex(store, episodes, *made), episodes
                 return
         raise DatasetError(
             "no index of windows for these episodes",

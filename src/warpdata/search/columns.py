@@ -17,7 +17,7 @@ import pyarrow.parquet
 from numpy.typing import NDArray
 
 from warpdata.bytekit.io.commit import commit_file
-from warpdata.errors import BlobNotFoundError, ConflictError, CorruptLayoutError, nearest
+from warpdata.errors import BlobNotFoundError, CorruptLayoutError, nearest
 from warpdata.search.file.metadata import ARROW_TYPES
 
 if TYPE_CHECKING:
@@ -84,7 +84,10 @@ def _parquet_batches(path: str, columns: Columns) -> Iterator[VectorRows]:
 
 def _from_arrow(batch: Any, columns: Columns, path: str) -> VectorRows:
     vectors = batch.column(columns.vector)
-    if vectors.null_count or not _is_list(vectors.type):
+    is_list = any(
+        getattr(pyarrow.types, f"is_{kind}list")(vectors.type) for kind in ("", "large_", "fixed_size_")
+    )
+    if vectors.null_count or not is_list:
         raise ValueError(f"the column {columns.vector!r} is not a list of numbers without gaps: {path}")
     lengths = pyarrow.compute.list_value_length(vectors).unique()
     flat = vectors.flatten().to_numpy(zero_copy_only=False)
@@ -95,11 +98,6 @@ def _from_arrow(batch: Any, columns: Columns, path: str) -> VectorRows:
     if columns.metadata:
         metadata = [dict(row) for row in batch.select(list(columns.metadata)).to_pylist()]
     return VectorRows(flat.reshape(len(vectors), len(flat) // max(1, len(vectors))), ids, metadata)
-
-
-def _is_list(kind: Any) -> bool:
-    types = pyarrow.types
-    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
 
 
 def json_batches(lines: Iterable[str]) -> Iterator[VectorRows]:
@@ -121,16 +119,15 @@ def _json_rows(line: str, number: int) -> list[dict[str, Any]]:
     except (ValueError, RecursionError) as error:
         raise ValueError(f"line {number} is not JSON ({error})") from None
     is_several = isinstance(value, list) and bool(value) and isinstance(value[0], list | dict)
-    return [_json_row(each, number) for each in (value if is_several else [value])]
-
-
-def _json_row(value: Any, number: int) -> dict[str, Any]:
-    row = {"vector": value} if isinstance(value, list) else value
-    if not isinstance(row, dict) or not isinstance(row.get("vector"), list):
-        raise ValueError(f"line {number} has no vector")
-    if not isinstance(row.get("metadata") or {}, dict):
-        raise ValueError(f"the metadata of line {number} is no object")
-    return row
+    rows = [
+        {"vector": each} if isinstance(each, list) else each for each in (value if is_several else [value])
+    ]
+    for row in rows:
+        if not isinstance(row, dict) or not isinstance(row.get("vector"), list):
+            raise ValueError(f"line {number} has no vector")
+        if not isinstance(row.get("metadata") or {}, dict):
+            raise ValueError(f"the metadata of line {number} is no object")
+    return rows
 
 
 def _joined(rows: list[dict[str, Any]]) -> VectorRows:
@@ -156,19 +153,10 @@ def write_rows(path: str, source: VectorStore, *, overwrite: bool) -> int:
     .npy has the vectors alone, in the order of the ids. A file that exists is a ConflictError unless overwritten.
     """
     suffix = os.path.splitext(path)[1].lower()
-    writers = {
-        ".npy": _write_npy,
-        ".parquet": _write_parquet,
-        ".pq": _write_parquet,
-        ".jsonl": _write_jsonl,
-        ".csv": _write_csv,
-    }
+    pair = (_write_parquet, _write_parquet)
+    writers = dict(zip(TABLE_SUFFIXES, (_write_npy, *pair, _write_jsonl, _write_csv), strict=True))
     if suffix not in writers:
         raise ValueError(f"vectors are written to {', '.join(TABLE_SUFFIXES)}, not {path!r}")
-    if os.path.lexists(path) and not overwrite:
-        raise ConflictError(
-            "the file exists already", path=path, hint="Choose another name, or overwrite it."
-        )
     with commit_file(path, replace=overwrite) as out, os.fdopen(os.dup(out.fd), "wb") as file:
         writers[suffix](file, source)
         return len(source.ids)

@@ -9,12 +9,13 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from warpdata.bytekit.io.commit import remove_temps_of
-from warpdata.bytekit.io.files import FileRangeReader
+from warpdata.bytekit.io.commit import check_free, remove_temps_of
+from warpdata.bytekit.io.files import FileRangeReader, real_path
 from warpdata.bytekit.io.ranges import RangeReader
 from warpdata.bytekit.process.forks import PerProcess, Reopens
 from warpdata.errors import (
@@ -24,7 +25,9 @@ from warpdata.errors import (
     OutOfSpaceError,
     PermissionError_,
     UnsupportedVersionError,
+    WarpError,
     WriterClosedError,
+    add_path,
     naming,
     require_kind,
     require_word,
@@ -32,7 +35,7 @@ from warpdata.errors import (
 )
 from warpdata.formats.rvf import layout
 from warpdata.formats.rvf.access import encode_sketch
-from warpdata.formats.rvf.graph import encode_graph
+from warpdata.formats.rvf.graph import Adjacency, encode_graph
 from warpdata.formats.rvf.layout import SegmentType
 from warpdata.formats.rvf.reader import Snapshot, earlier_snapshots, open_snapshot
 from warpdata.formats.rvf.signing import PublicKey, SigningKey
@@ -51,7 +54,7 @@ from warpdata.search.file.content import (
 from warpdata.search.file.metadata import ID_FIELD, meta_segment
 from warpdata.search.file.rewrite import DIALECTS, ExportReceipt, LiveRows, RewritePlan, export_rows, rewrite
 from warpdata.search.file.writing import StoreAppender, WriterState, create_file, delete_segment, row_segments
-from warpdata.search.query.ann import has_faiss
+from warpdata.search.query.ann import GraphShape, has_faiss
 from warpdata.search.query.searcher import Searcher
 
 if TYPE_CHECKING:
@@ -60,12 +63,12 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float32]
 Ids = NDArray[np.int64]
 _Keys = NDArray[np.uint64]
-Where = str | Sequence[int] | NDArray[np.integer]
+Where = str | Sequence[int | str | UUID] | NDArray[np.integer]
 
 _COMPRESSIONS = ("none", "lz4", "zstd")
 _MAX_HOT_SHARE = 0.05
 _WORTH_KEEPING = 256
-ABSORBED_ROWS, ABSORBED_SHARE = 2048, 0.02
+ABSORBED_ROWS, ABSORBED_SHARE = 1024, 0.01
 """Once so many rows, and such a share of the indexed ones, are behind the graph, they are added to it."""
 DEAD_BYTES, DEAD_SHARE = 64 << 20, 0.5
 """Once so many bytes, and such a share of the file, are of earlier states, the file is compacted."""
@@ -99,20 +102,11 @@ class VectorStore(Reopens):
         self._path = path
         self._mode = mode
         self._durable = durable
-        self._mutex = PerProcess(threading.RLock)
+        self._turn = _Turn()
         self._lock: WriterLock | None = None
         self._appender: StoreAppender | None = None
-        self._closed = True
         self._attach(reader, snapshot)
-        self._closed = False
-
-    @contextlib.contextmanager
-    def _turn(self) -> Iterator[None]:
-        """One call at a time, of an open store; errors name this file."""
-        with self._mutex(), naming(self._reader.name):
-            if self._closed:
-                raise WriterClosedError("the store is closed", path=self._reader.name)
-            yield
+        self._turn.is_open = True
 
     @classmethod
     @suggests
@@ -130,14 +124,14 @@ class VectorStore(Reopens):
         """A new, empty store, open for writing; a file that exists is a ConflictError unless overwritten.
 
         `key` declares a text field of the metadata that names the vectors (a UUID, a path): adding a key again
-        replaces its vector, and everything that takes ids takes keys.
+        replaces its vector, and everything that takes ids takes keys, texts or UUIDs.
         """
         require_word("dtype", dtype, STORED_DTYPES)
         require_word("metric", metric, METRICS)
         if key is not None and (not isinstance(key, str) or not key or key == ID_FIELD):
             raise ValueError(f"{key!r} cannot be the key: name a text field of the metadata")
         profile = Profile(metric=metric, dtype=dtype, key=key or "")
-        target = os.path.realpath(path)
+        target = real_path(path)
         with WriterLock(target):
             remove_temps_of(target)
             create_file(target, writing.check_dim(dim), profile, durable=durable, overwrite=overwrite)
@@ -160,7 +154,7 @@ class VectorStore(Reopens):
                 f"a URL is opened for reading with warpdata.open_vectors({source!r}), and written nowhere"
             )
         # The one name of the file, also if it was opened through a link or the folder changes later.
-        path = os.path.realpath(source)
+        path = real_path(source)
         if mode == "r":
             return cls._reopened_by(cls._of_file(path, mode), cls.open, path)
         FileRangeReader(path).close()
@@ -200,6 +194,7 @@ class VectorStore(Reopens):
 
     def _attach(self, reader: RangeReader, snapshot: Snapshot | None = None) -> None:
         self._reader = CountingReader(reader)
+        self._turn.name = self._reader.name
         with naming(self._reader.name):
             found = open_snapshot(self._reader) if snapshot is None else snapshot
             self._content = Content(self._reader, found, self._parents)
@@ -259,19 +254,19 @@ class VectorStore(Reopens):
     @property
     def fields(self) -> dict[str, str]:
         """The fields of the metadata and their types: str, bytes, i64, u64, f64 or bool."""
-        with self._turn():
+        with self._turn:
             return dict(self._searcher.metadata.fields)
 
     @property
     def notes(self) -> dict[str, Any]:
         """Notes about the file as a whole, if its writer left any (`warp embed` does)."""
-        with self._turn():
+        with self._turn:
             return self._searcher.metadata.notes
 
     @property
     def ids(self) -> Ids:
         """The ids of all live vectors, ascending."""
-        with self._turn():
+        with self._turn:
             return self._searcher.live_ids().astype(np.int64)
 
     def stats(self) -> dict[str, Any]:
@@ -320,7 +315,7 @@ class VectorStore(Reopens):
         self, vectors: ArrayLike, ids: ArrayLike | None = None, metadata: writing.GivenMetadata | None = None
     ) -> Ids:
         """Add vectors, durably, and return their ids; a known id or key is replaced, ids=None counts on."""
-        with self._turn():
+        with self._turn:
             return self._added(vectors, ids, metadata, np.zeros(0, np.uint64))
 
     def replace(
@@ -334,7 +329,7 @@ class VectorStore(Reopens):
 
         Ids that are not there are ignored. `notes` are set for the file as a whole. Returns the new ids.
         """
-        with self._turn():
+        with self._turn:
             return self._added(vectors, None, metadata, self._present(ids), notes)
 
     def _added(
@@ -345,12 +340,16 @@ class VectorStore(Reopens):
         gone: _Keys,
         notes: Mapping[str, Any] | None = None,
     ) -> Ids:
-        """Add vectors in one commit with the deletion of `gone`, live ids that are not among the new ones."""
+        """Add vectors in one commit with the deletion of the live ids `gone`."""
         appender = self._writer()
         matrix = writing.checked_matrix(vectors, self.dim)
         writing.check_fits(matrix, self.dtype)
         rows = writing.metadata_rows(metadata, len(matrix))
-        keys = self._new_ids(ids, rows, len(matrix))
+        names = None
+        if self.key is not None:
+            ids, rows, names = writing.named_rows(self.key, ids, rows, len(matrix))
+        keys = self._new_ids(ids, names, len(matrix))
+        gone = np.setdiff1d(gone, keys)
         if not len(matrix):
             self._deleted(appender, gone)
             return keys.astype(np.int64)
@@ -364,52 +363,54 @@ class VectorStore(Reopens):
         segments += [] if about is None else [meta_segment(about)]
         state = appender.state.after_delete(gone) if len(gone) else appender.state
         self._commit(appender, segments, state.after_add(keys, known))
-        if about is not None:
-            self._searcher.metadata_changed(about)
         if len(gone):
             self._searcher.deleted(gone)
-        self._searcher.added(keys, matrix, self.dtype)
+        if about is not None:
+            self._searcher.metadata_changed(about)
+        self._searcher.added(keys, matrix, names)
         self._maintain()
         return keys.astype(np.int64)
 
-    def _new_ids(self, ids: ArrayLike | None, rows: Any, count: int) -> _Keys:
+    def _new_ids(self, ids: ArrayLike | None, names: list[str] | None, count: int) -> _Keys:
+        """The ids of new vectors: those that are given, those that have their keys by now, or the next ones."""
         start = self._writer().state.next_id
+        known = {} if names is None else self._searcher.ids_of_keys()
         if ids is not None:
             keys = writing.checked_ids(ids, count)
             writing.check_unique(keys)
+            held = self._searcher.keys_of(keys) if names else {}
+            for name, key in zip(names or (), keys.tolist(), strict=False):
+                if known.get(name, key) != key or held.get(key, name) != name:
+                    raise ValueError(f"the key {name!r} is not that of the vector {key}: keys do not change")
             return keys
-        if self.key is not None and count:
-            names = [None if rows is None else row.get(self.key) for row in rows or [{}] * count]
-            if any(not isinstance(name, str) for name in names) or len(set(names)) < count:
-                raise ValueError(f"every vector of this store has its own text in {self.key!r}, its key")
-            known = self._searcher.ids_of_keys(self.key)
-            fresh = iter(range(start, start + count))
-            return np.array([known[n] if n in known else next(fresh) for n in names], np.uint64)
         if start + count - 1 > layout.MAX_ID:
             raise ValueError("the ids of this store have reached 2**63; give your own")
-        return np.arange(start, start + count, dtype=np.uint64)
+        fresh = iter(range(start, start + count))
+        if names is None:
+            return np.fromiter(fresh, np.uint64, count)
+        return np.array([known[name] if name in known else next(fresh) for name in names], np.uint64)
 
-    def _ids_of(self, ids: Any) -> _Keys:
+    def _ids_of(self, ids: Any, *, all_known: bool = True) -> _Keys:
         """Ids as they are stored; texts are keys, if the store has declared one. Unknown keys are KeyErrors."""
-        some = [ids] if isinstance(ids, str) else ids
-        if (
-            self.key is not None
-            and not isinstance(some, np.ndarray)
-            and any(isinstance(i, str) for i in some)
-        ):
-            known = self._searcher.ids_of_keys(self.key)
-            missing = [name for name in some if name not in known]
-            if missing:
-                raise KeyError(f"no vector with key {missing[0]!r}")
-            return np.array([known[name] for name in some], np.uint64)
-        return writing.checked_ids(ids)
+        names = None if self.key is None else writing.texts_of(ids)
+        if names is None:
+            return writing.checked_ids(ids)
+        known = self._searcher.ids_of_keys()
+        missing = [name for name in names if name not in known]
+        if missing and all_known:
+            raise KeyError(f"no vector with key {missing[0]!r}")
+        return np.array([known[name] for name in names if name in known], np.uint64)
 
     def update(self, ids: ArrayLike, metadata: writing.GivenMetadata) -> None:
         """Set metadata fields of vectors that exist; a field set to None is removed."""
-        with self._turn():
+        with self._turn:
             appender = self._writer()
             keys = self._existing(ids)
             rows = writing.metadata_rows(metadata, len(keys)) or []
+            if self.key is not None and any(self.key in row for row in rows):
+                raise ValueError(
+                    f"{self.key!r} is the key, which does not change: add the vector under another"
+                )
             payload = self._searcher.metadata.updated(keys, rows)
             if payload is not None:
                 self._commit(appender, [meta_segment(payload)], appender.state)
@@ -423,7 +424,7 @@ class VectorStore(Reopens):
         """Delete vectors by id or by an SQL condition, durably; unknown ids are ignored. Returns their number."""
         if (ids is None) == (where is None):
             raise ValueError("give either ids or where=")
-        with self._turn():
+        with self._turn:
             appender = self._writer()
             if where is not None:
                 live = self._searcher.live_ids()
@@ -436,7 +437,7 @@ class VectorStore(Reopens):
     def _present(self, ids: Any) -> _Keys:
         """Those of these ids that are in the store, each once."""
         self._writer()
-        keys = np.unique(self._ids_of(ids))
+        keys = np.unique(self._ids_of(ids, all_known=False))
         return keys[self._searcher.exist(keys)]
 
     def _deleted(self, appender: StoreAppender, keys: _Keys) -> None:
@@ -462,7 +463,7 @@ class VectorStore(Reopens):
         """
         appender, content, profile = self._writer(), self._content, self._content.profile
         if appender.dead_bytes > max(DEAD_BYTES, DEAD_SHARE * self._reader.size) and not content.is_signed:
-            self._rewrite(profile)
+            self._rewrite(profile, graph=self._searcher.graph())
             return
         late = sum(entry.payload_length for entry in content.tail_entries)
         is_graph = (
@@ -484,12 +485,12 @@ class VectorStore(Reopens):
 
     def get(self, ids: ArrayLike) -> Floats:
         """The vectors with these ids, in this order; an id that is not there is a KeyError."""
-        with self._turn():
+        with self._turn:
             return self._searcher.take(self._existing(ids))
 
     def metadata(self, ids: ArrayLike, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:
         """The metadata of the vectors with these ids: all fields that have a value, or those of `columns`."""
-        with self._turn():
+        with self._turn:
             return self._searcher.metadata.records(self._existing(ids), columns)
 
     def scroll(
@@ -504,7 +505,7 @@ class VectorStore(Reopens):
 
         At most `limit` of them; `after=` the last id continues.
         """
-        with self._turn():
+        with self._turn:
             live = self._searcher.live_ids()
             keys = live if where is None else live[self._searcher.allowed(where, live)]
             if after is not None:
@@ -540,7 +541,9 @@ class VectorStore(Reopens):
         With `columns` the metadata of the hits comes third. One query gives arrays of one dimension, a batch gives one
         row per query; where a query of a batch has fewer results than the others, ids are -1 and distances infinite.
         """
-        with self._turn():
+        with self._turn:
+            if where is not None and self.key is not None and not isinstance(where, str):
+                where = self._ids_of(where, all_known=False).astype(np.int64)
             ids, distances = self._searcher.search(queries, k, ef, recall, where, exact)
             if columns is None:
                 return ids, distances
@@ -554,7 +557,7 @@ class VectorStore(Reopens):
 
     def warm(self) -> None:
         """Load everything now, so that the next query does not have to."""
-        with self._turn():
+        with self._turn:
             self._searcher.warm()
 
     # -- rewrite it ----------------------------------------------------------------------------------
@@ -570,7 +573,7 @@ class VectorStore(Reopens):
         drop_signatures: bool = False,
     ) -> None:
         """Build a vector index over all live vectors; the file is rewritten in the order of the index."""
-        with self._turn():
+        with self._turn:
             self._writer()
             numbers = {"m": m, "ef_construction": ef_construction, "partitions": partitions}
             plan = IndexPlan(
@@ -589,7 +592,7 @@ class VectorStore(Reopens):
         drop_signatures: bool = False,
     ) -> None:
         """Store codes of the vectors, beside them for quick first looks or instead of them to save space."""
-        with self._turn():
+        with self._turn:
             self._writer()
             size = None if code_bytes is None else writing.whole_number(code_bytes, "code_bytes")
             plan = CodePlan(kind, bool(keep_full), size)
@@ -601,19 +604,20 @@ class VectorStore(Reopens):
     ) -> int:
         """Rewrite the file without what was deleted or replaced; returns the bytes saved."""
         require_word("compression", compression, _COMPRESSIONS)
-        with self._turn():
+        with self._turn:
             self._writer()
             before = self._reader.size
             signing = self._signing(key, drop_signatures)
-            self._rewrite(self._content.profile, compression=compression, signing=signing)
+            graph = self._searcher.graph()
+            self._rewrite(self._content.profile, compression=compression, signing=signing, graph=graph)
             return before - self._reader.size
 
     def sign(self, key: SigningKey) -> None:
         """Rewrite the file with every segment and the root signed by `key`."""
         require_kind("key", key, SigningKey, "a SigningKey")
-        with self._turn():
+        with self._turn:
             self._writer()
-            self._rewrite(self._content.profile, signing=key)
+            self._rewrite(self._content.profile, signing=key, graph=self._searcher.graph())
 
     def _signing(self, key: SigningKey | None, drop: bool) -> SigningKey | None:
         """The key to sign the new file with; a signed store loses its signatures only on request."""
@@ -628,13 +632,19 @@ class VectorStore(Reopens):
         return key
 
     def _rewrite(
-        self, profile: Profile, *, compression: str = "none", signing: SigningKey | None = None
+        self,
+        profile: Profile,
+        *,
+        compression: str = "none",
+        signing: SigningKey | None = None,
+        graph: tuple[Adjacency, GraphShape] | None = None,
     ) -> None:
+        """Write the file anew; a graph of exactly its rows is kept instead of built."""
         appender = self._writer()
         assert self._path is not None
         plan = RewritePlan(replace(profile, next_id=appender.state.next_id), compression, signing)
         try:
-            rewrite(self._path, self._content, self._live_rows(), plan)
+            rewrite(self._path, self._content, replace(self._live_rows(), graph=graph), plan)
         finally:
             if not appender.is_at(self._path):  # also if something failed after the new file got the name
                 self._follow_rewritten(appender)
@@ -665,12 +675,12 @@ class VectorStore(Reopens):
         """Every damage found by reading everything; with keys, also what they did not sign."""
         for key in keys:
             require_kind("a key", key, PublicKey, "a PublicKey (SigningKey.public)")
-        with self._turn():
+        with self._turn:
             return verify_file(self._reader, self._content.snapshot, keys)
 
     def snapshot(self) -> VectorStore:
         """A reader of the state as it is now, unchanged by later writes."""
-        with self._turn():
+        with self._turn:
             return self._reader_of(self._content.snapshot)
 
     def _reader_of(self, state: Snapshot) -> VectorStore:
@@ -685,7 +695,7 @@ class VectorStore(Reopens):
 
     def epochs(self) -> list[int]:
         """The states that `at` can give, oldest first: those since the file was last rewritten."""
-        with self._turn():
+        with self._turn:
             before = [state.epoch for state in self._earlier()]
             return [*reversed(before), self._content.snapshot.epoch]
 
@@ -702,7 +712,7 @@ class VectorStore(Reopens):
 
     def at(self, epoch: int) -> VectorStore:
         """A reader of the state that was committed as `epoch`, which `stats()["epoch"]` was then."""
-        with self._turn():
+        with self._turn:
             newest, epoch = self._content.snapshot, writing.whole_number(epoch, "epoch")
             if epoch == newest.epoch:
                 return self.snapshot()
@@ -718,7 +728,7 @@ class VectorStore(Reopens):
 
     def refresh(self) -> bool:
         """Follow a writer to the newest committed state; True if there was a newer one."""
-        with self._turn():
+        with self._turn:
             if self._path is None or self._mode == "a":
                 return False
             reader = FileRangeReader(self._path)
@@ -743,14 +753,11 @@ class VectorStore(Reopens):
         The receipt lists what the new file has and what it cannot have.
         """
         require_word("dialect", dialect, DIALECTS)
-        with self._turn():
-            target = os.path.realpath(path)
+        with self._turn:
+            target = real_path(path)
             if self._path is not None and os.path.exists(target) and os.path.samefile(target, self._path):
                 raise ValueError("a store is exported to another file; compact() rewrites its own")
-            if not overwrite and os.path.lexists(target):
-                raise ConflictError(
-                    "the file exists already", path=target, hint="Choose another name, or overwrite=True."
-                )
+            check_free(target, overwrite=overwrite)
             with WriterLock(target):
                 remove_temps_of(target)
                 nodes = self._searcher.graph_ids()
@@ -760,12 +767,12 @@ class VectorStore(Reopens):
 
     def close(self) -> None:
         """Close the store and let another writer in."""
-        with self._mutex(), naming(self._reader.name):
-            if self._closed:
+        with self._turn.mutex(), naming(self._turn.name):
+            if not self._turn.is_open:
                 return
             if self._appender is not None and self._appender.is_ours:
                 self._keep_counters(self._appender)
-            self._closed = True
+            self._turn.is_open = False
             self._searcher.close()
             if self._appender is not None:
                 self._appender.close()
@@ -788,7 +795,7 @@ class VectorStore(Reopens):
         self.close()
 
     def __del__(self) -> None:
-        if not getattr(self, "_closed", True):
+        if hasattr(self, "_turn"):
             self.close()
 
     def _writer(self) -> StoreAppender:
@@ -803,6 +810,27 @@ class VectorStore(Reopens):
                 hint="Open it here with mode='r': one process writes.",
             )
         return self._appender
+
+
+class _Turn:
+    """One call at a time, of an open store; errors name its file. Every query enters it, so it is no generator."""
+
+    __slots__ = ("is_open", "mutex", "name")
+
+    def __init__(self) -> None:
+        self.mutex = PerProcess(threading.RLock)
+        self.is_open, self.name = False, ""
+
+    def __enter__(self) -> None:
+        self.mutex().acquire()
+        if not self.is_open:
+            self.mutex().release()
+            raise WriterClosedError("the store is closed", path=self.name)
+
+    def __exit__(self, _: object, error: object, __: object) -> None:
+        self.mutex().release()
+        if isinstance(error, WarpError):
+            add_path(error, self.name)
 
 
 def _open_beside(folder: str, name: str) -> RangeReader:

@@ -148,24 +148,25 @@ def parse_profile(data: bytes | None, where: str = "") -> Profile:
         ) from None
 
 
+_FIELDS: dict[str, Callable[[Any], Any]] = {
+    **dict.fromkeys(("metric", "dtype", "key"), str),
+    **dict.fromkeys(("next_id", "id_segment", "copies"), int),
+    **dict.fromkeys(
+        ("row_segments", "code_segments", "graph_segments", "graph_entry"),
+        lambda given: tuple(map(int, given)),
+    ),
+    "efforts": lambda given: tuple(tuple(map(float, row)) for row in given),
+    "probe_share": float,
+}
+
+
 def _checked(body: dict[str, Any]) -> Profile:
     index, codes = body.get("index"), body.get("codes")
-    numbers = {
-        name: tuple(int(number) for number in body.get(name, ()))
-        for name in ("row_segments", "code_segments", "graph_segments", "graph_entry")
-    }
+    given: dict[str, Any] = {name: form(body[name]) for name, form in _FIELDS.items() if name in body}
     profile = Profile(
-        metric=str(body.get("metric", "l2")),
-        dtype=str(body.get("dtype", "f32")),
-        next_id=int(body.get("next_id", 0)),
         index=None if index is None else IndexPlan(**index),
         codes=None if codes is None else CodePlan(**codes),
-        probe_share=float(body.get("probe_share", 0.0)),
-        id_segment=int(body.get("id_segment", 0)),
-        copies=int(body.get("copies", 0)),
-        key=str(body.get("key", "")),
-        efforts=tuple(tuple(float(number) for number in row) for row in body.get("efforts", ())),
-        **numbers,
+        **given,
     )
     require_word("the metric", profile.metric, METRICS)
     require_word("the dtype", profile.dtype, layout.DTYPE_IDS)

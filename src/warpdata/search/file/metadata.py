@@ -116,13 +116,14 @@ class _Segment(_Source):
         else:
             data = [self._payload[piece.offset : piece.offset + piece.size] for piece in pieces]
         kind = self.fields[name]
-        arrays = [pa.array([], ARROW_TYPES[kind])]
+        arrow = ARROW_TYPES[kind]
+        arrays = [pa.array([], arrow)]
         for chunk, piece, raw in zip(chunks, pieces, data, strict=True):
             rows = self._head.rows_of(chunk)
             buffers = piece_buffers(raw, kind, rows, piece, self._where)
             held = [None if data is None else pa.py_buffer(data) for data in buffers]
-            made = pa.Array.from_buffers(ARROW_TYPES[kind], rows, held, piece.nulls) if buffers else None
-            arrays.append(pa.nulls(rows, ARROW_TYPES[kind]) if made is None else made)
+            made = pa.Array.from_buffers(arrow, rows, held, piece.nulls) if buffers else pa.nulls(rows, arrow)
+            arrays.append(made)
         whole = pa.concat_arrays(arrays)
         try:
             whole.validate(full=True)
@@ -221,7 +222,11 @@ class Metadata:
 
     def records(self, ids: Ids, columns: Sequence[str] | None = None) -> list[Record]:
         """The fields of each id that have a value; only the pieces of these rows are read."""
-        wanted = self._checked_columns(columns)
+        wanted = list(self.fields) if columns is None else list(columns)
+        for name in wanted:
+            if name not in self.fields:
+                known = ", ".join(self.fields) or "none"
+                raise KeyError(f"no metadata field {name!r}; the fields are: {known}")
         owner, rows = self._locate(ids)
         out: list[Record] = [{} for _ in range(len(ids))]
         for number in np.unique(owner[owner >= 0]).tolist():
@@ -235,20 +240,14 @@ class Metadata:
                             out[at][name] = values[place]
         return out
 
-    def _checked_columns(self, columns: Sequence[str] | None) -> list[str]:
-        if columns is None:
-            return list(self.fields)
-        for name in columns:
-            if name not in self.fields:
-                known = ", ".join(self.fields) or "none"
-                raise KeyError(f"no metadata field {name!r}; the fields are: {known}")
-        return list(columns)
-
     def column(self, name: str, ids: Ids) -> pa.Array:
         """The values of a field for many ids, null where it is missing; kept for the next condition."""
         kept = self._joined.get(name)
         if kept is not None and kept[0] is ids:
             return kept[1]
+        if len(self._sources) == 1 and np.array_equal(self._sources[0].ids, ids):
+            self._joined[name] = (ids, self._sources[0].column(name))
+            return self._joined[name][1]
         owner, rows = self._locate(ids)
         parts, offsets, total = [], np.zeros(len(self._sources) + 1, np.int64), 0
         for number, source in enumerate(self._sources):

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.arrays import byte_view
 from warpdata.bytekit.checksum import RunningSha256
-from warpdata.bytekit.io.commit import NewFile, commit_file, remove_temps_of
-from warpdata.bytekit.io.files import FileRangeReader
+from warpdata.bytekit.io.commit import NewFile, check_free, commit_file, remove_temps_of
+from warpdata.bytekit.io.files import FileRangeReader, real_path
 from warpdata.episodes.salvage.receipt import Receipt
-from warpdata.errors import ConflictError, LimitExceededError, require_word
+from warpdata.errors import LimitExceededError, require_word
 from warpdata.formats.rvf import container, layout
 from warpdata.formats.rvf import graph as graphs
 from warpdata.formats.rvf.access import AccessSketch, HotSet, encode_hot, encode_sketch
@@ -39,7 +39,7 @@ from warpdata.formats.rvf.signing import encode_crypto
 from warpdata.formats.rvf.vec import IdDirectory, VecBlock, encode_id_directory, encode_vec, pack_rows
 from warpdata.formats.rvf.writer import NewSegment, SegmentAppender, WriterLock
 from warpdata.search.file import writing
-from warpdata.search.file.content import CODE_DTYPES, METRICS, CodePlan, Content, IndexPlan, Profile
+from warpdata.search.file.content import CODE_DTYPES, METRICS, Content, IndexPlan, Profile
 from warpdata.search.file.metadata import Metadata, encode_records, meta_segment
 from warpdata.search.file.writing import (
     MAX_BLOCK_ROWS,
@@ -49,7 +49,7 @@ from warpdata.search.file.writing import (
     row_segments,
 )
 from warpdata.search.query import ann
-from warpdata.search.query.ann import Copies, Graph
+from warpdata.search.query.ann import Copies, Graph, GraphShape
 from warpdata.search.query.distance import WalkSpace, is_ordinary, prepared
 from warpdata.search.query.part import Cells, measure_efforts, measure_share
 
@@ -106,6 +106,8 @@ class LiveRows:
     vectors: Floats
     metadata: Metadata
     hot_ids: Ids = field(default_factory=lambda: np.zeros(0, np.uint64))
+    graph: tuple[Adjacency, GraphShape] | None = None
+    """A graph of exactly these rows, in this order, which need not be built again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,18 +259,15 @@ class _Rewriter:
             return None, root
         if not is_ordinary(self._rows.vectors):
             raise ValueError("the numbers of these vectors are too large or too small to be quantised")
-        quant = self._kept_quantiser(codes)
+        # Vectors that were decoded from the codes of a dictionary fit it best.
+        is_kept = not codes.keep_full and self._content.profile.codes == codes
+        quant = self._content.quantiser if is_kept else None
         if quant is None:
             size = codes.bytes_for(self._rows.vectors.shape[1])
             quant = ann.train_quantiser(codes.kind, self._rows.vectors, size)
         entry = self._append(SegmentType.QUANT, encode_quant(quant), tier=layout.TIER_COLD)
         place = layout.ROOT_POINTER(entry.file_offset, 0, entry.payload_length)
         return quant, replace(root, quantdict=place)
-
-    def _kept_quantiser(self, codes: CodePlan) -> Quantiser | None:
-        """The dictionary of the file, if its codes are all there is: vectors decoded from it fit it best."""
-        is_kept = not codes.keep_full and self._content.profile.codes == codes
-        return self._content.quantiser if is_kept else None
 
     def _write_blocks(self, arranged: Arrangement, quant: Quantiser | None) -> list[Row]:
         """Segments of rows, or of their codes, in groups of bounded size."""
@@ -327,7 +326,14 @@ class _Rewriter:
         def header_of(layer: int) -> Row:
             return layout.INDEX_HEADER(kind, layer, plan.m, plan.ef_construction, count)
 
-        built = _built(vectors, profile, plan, arranged) if plan.kind == "hnsw" else None
+        built = None
+        if plan.kind == "hnsw" and self._rows.graph is not None:
+            adjacency, shape = self._rows.graph
+            rank = np.argsort(arranged.order)
+            entry_point = layout.ENTRY_POINT(int(rank[shape.entry_point]), shape.max_level)
+            built = _Built(renumbered(adjacency, rank), entry_point, 0, self._profile.efforts)
+        elif plan.kind == "hnsw":
+            built = _built(vectors, profile, plan, arranged)
         if built is not None:
             hubs = (built.adjacency.layer_counts > _HUB_LEVEL) | np.isin(self._rows.ids, self._rows.hot_ids)
             lists = {layout.LAYER_C: built.adjacency, layout.LAYER_B: _ground_lists(built.adjacency, hubs)}
@@ -481,12 +487,9 @@ def write_vectors(
     The same vectors give the same bytes on any machine: its id is a hash of its contents, and its times are 0. It
     appears whole or not at all. `notes` are about the file as a whole (`VectorStore.notes`).
     """
-    target = os.path.realpath(path)
+    target = real_path(path)
     require_word("metric", metric, METRICS)
-    if not overwrite and os.path.lexists(target):
-        raise ConflictError(
-            "the file exists already", path=target, hint="Choose another name, or overwrite it."
-        )
+    check_free(target, overwrite=overwrite)
     with contextlib.ExitStack() as stack:
         if durable:
             stack.enter_context(WriterLock(target))
@@ -525,7 +528,7 @@ def _write_whole(fd: int, path: str, batches: Iterable[Batch], metric: str, note
 
 def index_vectors(path: str | os.PathLike[str], kind: str) -> None:
     """Rewrite a file of `write_vectors` with an index over its vectors, in the same way every time."""
-    target = os.path.realpath(path)
+    target = real_path(path)
     with WriterLock(target), contextlib.closing(FileRangeReader(target)) as reader:
         content = Content(reader, open_snapshot(reader))
         data = content.load_rows()
@@ -574,28 +577,23 @@ def export_rows(
     has_metadata = bool(rows.metadata.fields or rows.metadata.notes)
     has_index = bool(content.snapshot.of_type(SegmentType.INDEX)) or profile.index is not None
     others = bool(foreign_entries(content))
-    if dialect == "runtime":
-        keeps_index = _write_runtime(path, content, rows, nodes, overwrite)
-        kept = {"metadata": has_metadata, "index": keeps_index}
-        lost = {
-            "index": has_index and not keeps_index,
-            "codes": profile.codes is not None,
-            "signatures": content.is_signed,
-            "other segments": others,
-        }
-    else:
+    if is_wire := dialect == "wire":
         next_id = int(rows.ids.max(initial=0)) + 1
         new = replace(profile, next_id=next_id, row_segments=(), code_segments=())
         rewrite(path, content, rows, RewritePlan(new), replace_file=overwrite)
-        kept = {
-            "metadata": has_metadata,
-            "index": profile.index is not None,
-            "codes": profile.codes is not None,
-            "other segments": others,
-        }
-        lost = {"signatures": content.is_signed, "index": has_index and profile.index is None}
-    names = [tuple(name for name, is_so in facts.items() if is_so) for facts in (kept, lost)]
-    return ExportReceipt(path, dialect, len(rows.ids), names[0], names[1])
+        keeps_index = profile.index is not None
+    else:
+        keeps_index = _write_runtime(path, content, rows, nodes, overwrite)
+    facts = {  # what the store has, and whether the new file has it
+        "metadata": (has_metadata, True),
+        "index": (has_index, keeps_index),
+        "codes": (profile.codes is not None, is_wire),
+        "signatures": (content.is_signed, False),
+        "other segments": (others, is_wire),
+    }
+    kept = tuple(name for name, (is_there, is_kept) in facts.items() if is_there and is_kept)
+    dropped = tuple(name for name, (is_there, is_kept) in facts.items() if is_there and not is_kept)
+    return ExportReceipt(path, dialect, len(rows.ids), kept, dropped)
 
 
 def _write_runtime(path: str, content: Content, rows: LiveRows, nodes: Ids | None, overwrite: bool) -> bool:
@@ -637,8 +635,7 @@ def _runtime_graph(content: Content, nodes: Ids | None) -> bytes | None:
     if payload is None or layer is None or not layer.entry_points:
         return None
     order = np.argsort(nodes)
-    rank = np.empty(len(order), np.int64)
-    rank[order] = np.arange(len(order))
+    rank = np.argsort(order)
     entry = content.profile.graph_entry or tuple(layer.entry_points[0])
     trailer = Trailer(2 * plan.m, entry[1], int(rank[entry[0]]), nodes[order])
     header = payload.header._replace(layer_level=layout.LAYER_C)

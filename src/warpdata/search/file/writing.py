@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import os
 import secrets
@@ -9,6 +10,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -62,11 +64,17 @@ def checked_matrix(vectors: ArrayLike, dim: int, what: str = "vectors") -> Float
         array = array[None] if array.size else array.reshape(0, dim)
     if array.ndim != 2 or array.shape[1] != dim:
         raise ValueError(f"{what} have {dim} dimensions each, not shape {array.shape}")
-    with np.errstate(over="ignore"):
-        matrix = np.ascontiguousarray(array, np.float32)
-    if not np.isfinite(matrix).all():
+    matrix = np.ascontiguousarray(array, np.float32) if array.dtype == np.float32 else to_f32(array)
+    # The sum is finite unless a number is not, or the squares are too large: only then each one is looked at.
+    if not math.isfinite(np.vdot(matrix, matrix)) and not np.isfinite(matrix).all():
         raise ValueError(f"{what} hold NaN, infinity or numbers beyond f32")
     return matrix
+
+
+def to_f32(array: NDArray[Any]) -> Floats:
+    """Numbers as f32; those beyond it become infinite."""
+    with np.errstate(over="ignore"):
+        return np.ascontiguousarray(array, np.float32)
 
 
 def check_fits(matrix: Floats, dtype: str) -> None:
@@ -98,6 +106,28 @@ def checked_ids(ids: ArrayLike, count: int | None = None) -> Ids:
     if array.size and (int(array.min()) < 0 or int(array.max()) > MAX_ID):
         raise ValueError("ids are between 0 and 2**63 - 1")
     return array.astype(np.uint64)
+
+
+def texts_of(ids: Any) -> list[str] | None:
+    """Keys as texts, given one by one or together, or None for ids that are numbers."""
+    some = [ids] if isinstance(ids, str | UUID) else ids.tolist() if isinstance(ids, np.ndarray) else ids
+    if not isinstance(some, Iterable) or not any(isinstance(each, str | UUID) for each in some):
+        return None
+    return [str(each) if isinstance(each, UUID) else each for each in some]
+
+
+def named_rows(
+    key: str, ids: Any, rows: Sequence[Mapping[str, Any]] | None, count: int
+) -> tuple[Any, list[Mapping[str, Any]], list[str]]:
+    """Ids that are numbers or None, metadata with the key in each row, and the keys."""
+    filled: list[Mapping[str, Any]] = [{}] * count if rows is None else list(rows)
+    given = texts_of(ids)
+    names: list[Any] = [row.get(key) for row in filled] if given is None else given
+    names = [str(name) if isinstance(name, UUID) else name for name in names]
+    if len(names) != count or any(not isinstance(n, str) for n in names) or len(set(names)) < count:
+        raise ValueError(f"every vector of this store has its own text in {key!r}, its key")
+    filled = [{**row, key: name} for row, name in zip(filled, names, strict=True)]
+    return (ids if given is None else None), filled, names
 
 
 def check_unique(ids: Ids) -> None:
@@ -145,8 +175,8 @@ REPLACED_TAGS = {
 }
 """Records that every commit writes again or leaves out."""
 _SMALLEST_BYTES = 4096
-MERGED_AT_ONCE = 8
-"""Segments up to 4 KiB, 32 KiB, 256 KiB, 2 MiB: this many per step are merged, so a row moves four times at most.
+MERGED_AT_ONCE = 14
+"""Segments up to 4 KiB, 56 KiB, 784 KiB, 11 MiB: this many per step are merged, so a row moves four times at most.
 
 More of them make each manifest longer, fewer move each row more often.
 """
@@ -448,10 +478,8 @@ def row_segments(
     out = []
     for start in range(0, len(ids), step):
         end = min(start + step, len(ids))
-        blocks = []
-        for low in range(start, end, MAX_BLOCK_ROWS):
-            high = min(low + MAX_BLOCK_ROWS, end)
-            blocks.append(VecBlock(pack_rows(matrix[low:high], dtype), ids[low:high], matrix.shape[1], dtype))
+        spans = [slice(low, min(low + MAX_BLOCK_ROWS, end)) for low in range(start, end, MAX_BLOCK_ROWS)]
+        blocks = [VecBlock(pack_rows(matrix[s], dtype), ids[s], matrix.shape[1], dtype) for s in spans]
         out.append(NewSegment(SegmentType.VEC, encode_vec(blocks), options, len(blocks)))
     return out
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -124,6 +125,26 @@ def embedded(embedder: Embedder, observation: Observation) -> Floats:
     return np.array(vector)
 
 
+def is_module(embedder: Any) -> bool:
+    """Whether an embedder is a module of torch."""
+    return all(hasattr(embedder, name) for name in ("state_dict", "parameters", "training"))
+
+
+def run_module(module: Any, channels: Channels) -> NDArray[Any]:
+    """The rows of a module of torch: it gets the one channel as a tensor, or several as a dict of tensors."""
+    torch, first = sys.modules["torch"], next(iter(module.parameters()), None)
+    tensors = {name: torch.as_tensor(np.array(each)) for name, each in channels.items()}
+    if first is not None:
+        tensors = {name: each.to(first.device, first.dtype) for name, each in tensors.items()}
+    was_training = module.training
+    module.eval()
+    try:
+        with torch.no_grad():
+            return as_array(module(tensors if len(tensors) > 1 else next(iter(tensors.values()))))
+    finally:
+        module.train(was_training)
+
+
 # -- whole windows ---------------------------------------------------------------------------------------
 
 POINTS = 16
@@ -138,6 +159,8 @@ _CELLS = 4
 _DIRECTIONS = 8
 _FRAMES = 3
 SAMPLED_EPISODES = 64
+_OTHER_UNIT = 300
+"""Values so many spreads away are counts, degrees or millimetres of what the set has in another unit."""
 _SAMPLED_STEPS = 512
 
 
@@ -183,6 +206,15 @@ class Scale:
         return cls(
             {name: (np.array(m, np.float32), np.array(s, np.float32)) for name, (m, s) in body.items()}
         )
+
+    def check(self, windows: Windows) -> None:
+        """ValueError where numbers are in another unit than those the scale was learned from."""
+        for name, (mean, spread) in self.numbers.items():
+            values = windows[name].reshape(-1, len(mean)) if name in windows else mean[None]
+            away = float(np.abs((values - mean) / spread).mean(axis=0).max())
+            if away > _OTHER_UNIT:
+                fact = f"scale mismatch: channel {name!r} is {away:.3g} spreads away from what the index has"
+                raise ValueError(f"{fact}. Give it in the unit of the indexed episodes")
 
     def scaled(self, windows: Windows) -> Floats:
         """All numbers of the windows, [windows, steps, numbers], each by its own spread; channels in order of name."""

@@ -22,7 +22,7 @@ from warpdata.bytekit.lazy import cached_property
 from warpdata.bytekit.process.system import available_bytes
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.episodes.collection.jobs import Called, Here, Runner, code_name
-from warpdata.errors import ConflictError, DatasetError, NoStepsError, WarpError, nearest
+from warpdata.errors import ConflictError, DatasetError, NoStepsError, WarpError, require_word
 from warpdata.search.file import content
 from warpdata.search.file.rewrite import Batch, index_vectors, write_vectors
 from warpdata.search.moments.behaviour import CHANNELS, Behaviour, Channels, episode_and_address
@@ -76,8 +76,7 @@ class EmbedTask:
             return "it was not recorded by step: give a rate or a clock"
         if isinstance(moments, str):
             return moments
-        rows = [{**row, "content": self.contents[position]} for row in moments.rows]
-        return Embedded(moments.vectors, rows, moments.channels)
+        return moments._replace(rows=[{**row, "content": self.contents[position]} for row in moments.rows])
 
     def _episode(self, position: int) -> Episode:
         """The episode that was there: a root that is recorded into may have been listed again with more of them."""
@@ -102,11 +101,7 @@ class EmbedJob:
     index: IndexChoice = "auto"
 
     def __post_init__(self) -> None:
-        if self.index not in INDEX_CHOICES:
-            known = ", ".join(INDEX_CHOICES)
-            raise ValueError(
-                f"index is {known}, not {self.index!r}.{nearest(str(self.index), INDEX_CHOICES)}"
-            )
+        require_word("index", self.index, INDEX_CHOICES)
 
     def index_kind(self, count: int, dim: int) -> str | None:
         """The index that so many vectors get; none where it is not worth while, or cannot be built here."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.arrays import as_array
+from warpdata.episodes.collection.jobs import Called
 from warpdata.errors import NoStepsError, nearest
 from warpdata.search.moments.behaviour import (
     BLOCK_BYTES,
@@ -28,7 +31,9 @@ from warpdata.search.moments.embedders import (
     Embedder,
     WindowEmbedder,
     embedded,
+    is_module,
     read_windows,
+    run_module,
     window_spans,
 )
 from warpdata.timeline.episode import Episode
@@ -40,6 +45,7 @@ Per = Literal["episode", "step", "window", "frame"]
 PER: tuple[Per, ...] = get_args(Per)
 MAX_STEPS = 256
 """Steps of an episode that are embedded unless given, spread evenly over it."""
+_MODULE_BATCH = 64
 Floats = NDArray[np.float32]
 
 
@@ -106,6 +112,43 @@ class EmbedOptions:
         return {name: value for name, value in asdict(self).items() if name != "batch_size"}
 
 
+class Vectors:
+    """Vectors of moments by one embedder: one call for all of them, for some, or for each."""
+
+    def __init__(self, embedder: Embedder, batch_size: int | None, channels: Channels, where: str) -> None:
+        """`channels` are those of the vectors that the new ones join."""
+        function = embedder.made if isinstance(embedder, Called) else embedder
+        self.built_in = function if isinstance(function, BuiltIn | WindowEmbedder) else None
+        self.channels = channels
+        self._size, self._where = batch_size, where
+        self._function = function
+        if is_module(function):
+            self._function, self._size = partial(run_module, function), batch_size or _MODULE_BATCH
+
+    def of(self, channels: Mapping[str, NDArray[Any]]) -> Floats:
+        """A vector for each row of the channels."""
+        count = len(next(iter(channels.values())))
+        if self.built_in is not None:
+            self._join(channels, list(channels))
+            many = self.built_in.many if isinstance(self.built_in, BuiltIn) else self.built_in
+            return _checked(many(channels), count)
+        parts = []
+        if self._size is None:
+            for at in range(count):
+                row = Observation({name: each[at] for name, each in channels.items()})
+                parts.append(embedded(self._function, row)[None])
+                self._join(row.channels, row.used)
+            return _joined(parts)
+        for start in range(0, count, self._size):
+            batch = _Batch({name: each[start : start + self._size] for name, each in channels.items()})
+            parts.append(_checked(self._function(batch), min(self._size, count - start)))
+            self._join(channels, list(batch.used or channels))
+        return _joined(parts)
+
+    def _join(self, channels: Iterable[str], used: Sequence[str]) -> None:
+        self.channels = self.channels.joined(channels, used, self._where)
+
+
 class EpisodeMoments:
     """The moments of one episode that get vectors."""
 
@@ -119,10 +162,7 @@ class EpisodeMoments:
     ) -> None:
         """`channels` are those of the vectors that the new ones join."""
         self._episode, self._path, self._options = episode, path, options
-        self._embedder = embedder
-        given = getattr(embedder, "given", embedder)
-        self._built_in: Any = given if isinstance(given, BuiltIn | WindowEmbedder) else None
-        self._channels = channels or Channels()
+        self._vectors = Vectors(embedder, options.batch_size, channels or Channels(), path)
 
     def all(self) -> Embedded | str:
         """Vectors and what is known of each, or the reason why it has no vectors."""
@@ -130,18 +170,18 @@ class EpisodeMoments:
             return self._frames()
         options = self._options
         found = Behaviour.of(self._episode, options.rate_hz, options.clock, options.signals)
-        found.signals = self._channels.ordered(found.signals)
+        found.signals = self._vectors.channels.ordered(found.signals)
         found.about["file_path"] = self._path
-        if self._built_in is not None:
-            chosen = {n: s for n, s in sorted(found.signals.items()) if self._built_in.takes(s.row_shape)}
-            found.signals = chosen
+        built_in = self._vectors.built_in
+        if built_in is not None:
+            found.signals = {n: s for n, s in sorted(found.signals.items()) if built_in.takes(s.row_shape)}
         if not found.signals:
-            return f"it has no {'observations' if self._built_in is None else self._built_in.wanted}"
+            return f"it has no {'observations' if built_in is None else built_in.wanted}"
         if self._options.window_s is not None:
             made = self._windows(found, self._options.window_s)
         else:
             made = self._steps(found) if self._options.per == "step" else self._window_means(found)
-        return made._replace(channels=self._channels)
+        return made._replace(channels=self._vectors.channels)
 
     def _steps(self, found: Behaviour) -> Embedded:
         most = self._options.most_steps
@@ -150,7 +190,7 @@ class EpisodeMoments:
         about = {**found.about, "total_reward": found.total_reward}
         row_bytes = sum(each.meta.row_bytes for each in found.signals.values())
         vectors = [
-            self._vectors({name: np.asarray(each[_key(block)]) for name, each in found.signals.items()})
+            self._vectors.of({name: np.asarray(each[_key(block)]) for name, each in found.signals.items()})
             for block in _blocks(steps, row_bytes)
         ]
         rows = [
@@ -190,7 +230,7 @@ class EpisodeMoments:
         row_bytes = length * sum(each.meta.row_bytes for each in found.signals.values())
         step = max(1, BLOCK_BYTES // max(1, row_bytes))
         vectors = [
-            self._vectors(read_windows(found, spans[at : at + step], list(found.signals)))
+            self._vectors.of(read_windows(found, spans[at : at + step], list(found.signals)))
             for at in range(0, len(spans), step)
         ]
         rows = []
@@ -204,14 +244,20 @@ class EpisodeMoments:
         cameras = self._cameras()
         if not cameras:
             return "it has no camera"
-        about = about_episode(self._episode, self._path, _length(self._episode))
+        length = None
+        with contextlib.suppress(NoStepsError):
+            length = self._episode.steps.length
+        about = about_episode(self._episode, self._path, length)
         vectors: list[Floats] = []
         rows: list[dict[str, Any]] = []
         for name, signal in cameras.items():
             times = np.asarray(signal.timestamps)
-            chosen = _at_rate(times, self._options.rate_hz)
+            rate, chosen = self._options.rate_hz, np.arange(len(times))
+            if rate is not None:  # those that hold at the moments of the rate
+                moments = rate_grid(int(times[0]), int(times[-1]), rate)
+                chosen = np.unique(np.searchsorted(times, moments, side="right") - 1)
             vectors += [
-                self._vectors({name: signal[_key(block)].values()})
+                self._vectors.of({name: signal[_key(block)].values()})
                 for block in _blocks(chosen, signal.meta.row_bytes)
             ]
             rows += [
@@ -241,28 +287,7 @@ class EpisodeMoments:
         }
 
     def _one(self, observation: Observation) -> Floats:
-        return self._vectors({name: each[None] for name, each in observation.items()})
-
-    def _vectors(self, channels: Mapping[str, NDArray[Any]]) -> Floats:
-        """The vectors of some moments: one call for all of them, for some, or for each."""
-        count = len(next(iter(channels.values())))
-        if self._built_in is not None:
-            self._channels = self._channels.joined(channels, list(channels), self._path)
-            is_windowed = isinstance(self._built_in, WindowEmbedder)
-            return _checked((self._built_in if is_windowed else self._built_in.many)(channels), count)
-        size = self._options.batch_size
-        if size is None:
-            rows = [Observation({n: each[at] for n, each in channels.items()}) for at in range(count)]
-            vectors = _joined([embedded(self._embedder, each)[None] for each in rows])
-            for row in rows:
-                self._channels = self._channels.joined(row.channels, row.used, self._path)
-            return vectors
-        parts = []
-        for start in range(0, count, size):
-            batch = _Batch({name: each[start : start + size] for name, each in channels.items()})
-            parts.append(_checked(self._embedder(batch), min(size, count - start)))
-            self._channels = self._channels.joined(channels, list(batch.used or channels), self._path)
-        return _joined(parts)
+        return self._vectors.of({name: each[None] for name, each in observation.items()})
 
 
 class _Batch(dict[str, NDArray[Any]]):
@@ -287,21 +312,6 @@ def _key(rows: NDArray[np.int64]) -> Any:
     """Rows that follow each other as a slice, which is read at once."""
     is_run = len(rows) == int(rows[-1]) - int(rows[0]) + 1
     return slice(int(rows[0]), int(rows[-1]) + 1) if is_run else rows
-
-
-def _at_rate(times: NDArray[np.int64], rate_hz: float | None) -> NDArray[np.int64]:
-    """All records, or those that hold at the moments of a rate."""
-    if rate_hz is None:
-        return np.arange(len(times))
-    moments = rate_grid(int(times[0]), int(times[-1]), rate_hz)
-    return np.unique(np.searchsorted(times, moments, side="right") - 1)
-
-
-def _length(episode: Episode) -> int | None:
-    try:
-        return episode.steps.length
-    except NoStepsError:
-        return None
 
 
 def _checked(given: Any, count: int) -> Floats:

@@ -13,8 +13,9 @@ from warpdata.bytekit.jsontext import parse_json_object
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.episodes.collection.jobs import code_name
 from warpdata.errors import DatasetError
-from warpdata.search.moments.behaviour import Behaviour, Observation
+from warpdata.search.moments.behaviour import CHANNELS, Behaviour, Channels
 from warpdata.search.moments.embedders import Scale, WindowEmbedder, resample
+from warpdata.search.moments.moments import EmbedOptions, Vectors
 from warpdata.search.store import VectorStore
 
 Floats = NDArray[np.float32]
@@ -44,22 +45,30 @@ class SimilarMoment:
 class MomentIndex:
     """An index of windows made by `wd.embed(..., window_s=...)`, with the episodes it is about."""
 
-    def __init__(self, store: VectorStore, episodes: Episodes, embedder: Any = None) -> None:
-        self._store, self._episodes = store, episodes
-        notes = store.notes
+    def __init__(
+        self,
+        store: VectorStore,
+        episodes: Episodes,
+        embedder: Any = None,
+        revision: str | None = None,
+        batch_size: int | None = None,
+    ) -> None:
+        self._store, self._episodes, notes = store, episodes, store.notes
         if "window_s" not in str(notes.get("options", "")) or "end_ns" not in store.fields:
             raise DatasetError(
                 f"{store.stats()['path']} is no index of windows",
                 hint="Make one: wd.embed(source, 'motion', per='window', window_s=1.0, stride_s=0.5).",
             )
-        self._options = parse_json_object(str(notes["options"]).encode())
         self._scale = Scale.parse(notes.get("scale"))
-        self._embedder = self._matching(str(notes["embedder"]), embedder)
+        self._channels = Channels.parse(notes.get(CHANNELS))
+        options = parse_json_object(str(notes["options"]).encode())
+        self._options = EmbedOptions(**options, batch_size=batch_size)
+        self._embedder = self._matching(str(notes["embedder"]), embedder, revision)
 
-    def _matching(self, made_by: str, given: Any) -> Any:
+    def _matching(self, made_by: str, given: Any, revision: str | None) -> Any:
         """The embedder of the index; another one is refused by name."""
         if given is not None and not isinstance(given, str | dict):
-            named = code_name(given)
+            named = revision or code_name(given)
             if named != made_by:
                 raise ValueError(f"embedder mismatch: the index was made by {made_by}, got {named}")
             return given
@@ -75,31 +84,31 @@ class MomentIndex:
             raise ValueError(f"embedder mismatch: the index was made by {made_by}, got {given}")
         return replace(built_in, scale=self._scale)
 
-    def _behaviour(self, episode_id: str) -> Behaviour:
-        names, options = self._options.get("signals"), self._options
-        episode = self._episodes.open(episode_id)
-        return Behaviour.of(episode, options.get("rate_hz"), options.get("clock"), names)
-
-    def _windows(self, behaviour: Behaviour, t0_ns: int, t1_ns: int) -> dict[str, NDArray[Any]]:
+    def _windows(self, episode_id: str, t0_ns: int, t1_ns: int) -> dict[str, NDArray[Any]]:
         """The steps of a moment by channel, as one window."""
+        options = self._options
+        behaviour = Behaviour.of(
+            self._episodes.open(episode_id), options.rate_hz, options.clock, options.signals
+        )
         low, high = np.searchsorted(behaviour.times_ns, [t0_ns, t1_ns])
         if high - low < 2:
             first, last = int(behaviour.times_ns[0]), int(behaviour.times_ns[-1])
             raise ValueError(f"no steps between {t0_ns} and {t1_ns} ns; the episode has {first} to {last}")
-        return {name: np.asarray(signal[low:high])[None] for name, signal in behaviour.signals.items()}
-
-    def _vector(self, windows: dict[str, NDArray[Any]]) -> Floats:
-        if isinstance(self._embedder, WindowEmbedder):
-            return np.asarray(self._embedder(windows)[0], np.float32)
-        observation = Observation({name: each[0] for name, each in windows.items()})
-        return np.asarray(self._embedder(observation), np.float32).ravel()
+        signals = self._channels.ordered(behaviour.signals)
+        return {name: np.asarray(signal[low:high])[None] for name, signal in signals.items()}
 
     def find(self, episode_id: str, t0_ns: int, t1_ns: int, k: int = 5) -> list[SimilarMoment]:
         """The k most similar moments, not those of the query's own; overlapping ones count once."""
         if k < 1 or t1_ns <= t0_ns:
             raise ValueError(f"k is at least 1 and t0_ns before t1_ns, not {k}, {t0_ns} and {t1_ns}")
-        query = self._windows(self._behaviour(episode_id), t0_ns, t1_ns)
-        vector, wanted = self._vector(query), _RERANKED * k
+        query, wanted = self._windows(episode_id, t0_ns, t1_ns), _RERANKED * k
+        self._scale.check(query)
+        takes = getattr(self._embedder, "takes", lambda _: True)
+        seen = {name: values for name, values in query.items() if takes(values.shape[2:])}
+        vector = Vectors(self._embedder, self._options.batch_size, self._channels, episode_id).of(seen)[0]
+        if (count := len(vector)) != (dim := self._store.dim):
+            fact = f"the embedder gave {count} numbers, the index has {dim}"
+            raise ValueError(f"{fact}: give batch_size= if it takes several moments at once")
         while True:
             ids, distances, rows = self._store.search(
                 vector, min(wanted, len(self._store)), columns=["episode_id", "ts_ns", "end_ns"]
@@ -108,7 +117,8 @@ class MomentIndex:
             for row, away in zip(rows, distances.tolist(), strict=True):
                 moment = SimilarMoment(row["episode_id"], row["ts_ns"], row["end_ns"], float(away))
                 own = SimilarMoment(episode_id, t0_ns, t1_ns, 0.0)
-                if not any(_overlap(moment, other) for other in (own, *moments)):
+                near = (other for other in (own, *moments) if other.episode_id == moment.episode_id)
+                if not any(moment.t0_ns < each.t1_ns and each.t0_ns < moment.t1_ns for each in near):
                     moments.append(moment)
             if len(moments) >= _COMPARED * k or len(ids) == len(self._store) or wanted > 1 << 14:
                 break
@@ -122,7 +132,7 @@ class MomentIndex:
         first = _centred(self._scale.scaled(query))
         out = []
         for moment in moments:
-            windows = self._windows(self._behaviour(moment.episode_id), moment.t0_ns, moment.t1_ns)
+            windows = self._windows(moment.episode_id, moment.t0_ns, moment.t1_ns)
             second = _centred(self._scale.scaled(windows))
             out.append(replace(moment, distance=warped_distance(first, second)))
         return sorted(out, key=lambda moment: moment.distance)
@@ -166,10 +176,6 @@ class MomentIndex:
         """Episodes by their mean distance to the nearest other one, the most unusual first."""
         scores = [(name, float(away.mean())) for name, away, _ in self.nearest_others()]
         return sorted(scores, key=lambda score: (-score[1], score[0]))
-
-
-def _overlap(one: SimilarMoment, other: SimilarMoment) -> bool:
-    return one.episode_id == other.episode_id and one.t0_ns < other.t1_ns and other.t0_ns < one.t1_ns
 
 
 def _centred(values: Floats) -> Floats:

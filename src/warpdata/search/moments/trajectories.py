@@ -64,18 +64,29 @@ class FileIndex:
     @property
     def channels(self) -> Channels:
         """Channels of the vectors, recorded with the first episode."""
+        store = self._opened()
+        return Channels() if store is None else Channels.parse(store.notes.get(CHANNELS))
+
+    def _opened(self) -> VectorStore | None:
         if self._store is None and self._path.exists():
             self._store = VectorStore.open(self._path, mode="a" if self._writes else "r")
-        return Channels() if self._store is None else Channels.parse(self._store.notes.get(CHANNELS))
+        return self._store
 
     def insert(self, collection: str, file_path: str, made: Embedded) -> None:
         """Add the vectors of one episode to a collection; those it had there before go."""
-        store = self._opened(made.vectors.shape[1])
-        known = self._vectors_by_file(store)
-        before = known.get((collection, file_path), [])
+        store = self._opened()
+        if store is None:
+            store = VectorStore.create(self._path, dim=made.vectors.shape[1], metric=self._metric)
+            self._store = store
+        if self._known is None:
+            self._known, ids = {}, store.ids
+            for vector_id, row in zip(ids.tolist(), store.metadata(ids), strict=True):
+                name = (str(row.get("collection", EPISODES)), str(row.get("file_path")))
+                self._known.setdefault(name, []).append(vector_id)
+        before = self._known.get((collection, file_path), [])
         notes = {CHANNELS: made.channels.to_text()}
         ids = store.replace(before, made.vectors, metadata=made.rows, notes=notes)
-        known[collection, file_path] = ids.tolist()
+        self._known[collection, file_path] = ids.tolist()
 
     def search(
         self, collection: str, vector: Floats, top_k: int, conditions: Sequence[Condition]
@@ -85,18 +96,13 @@ class FileIndex:
         if store is None:
             return []
         store.refresh()  # a server knows at once what was added, too
-        if not len(store):
-            return []
-        wanted = self._where(store, collection, conditions)
+        wanted = self._where(store, collection, conditions) if len(store) else None
         if wanted is None:
             return []
         ids, distances = store.search(vector, k=min(top_k, len(store)), where=wanted or None)
-        hits = []
-        for row, away in zip(store.metadata(ids), distances.tolist(), strict=True):
-            score = 1 - away if store.metric == "cosine" else -away
-            key, metadata = split_row(row)
-            hits.append(Hit(key, score, metadata))
-        return hits
+        scores = [1 - away if store.metric == "cosine" else -away for away in distances.tolist()]
+        found = map(split_row, store.metadata(ids))
+        return [Hit(key, score, about) for (key, about), score in zip(found, scores, strict=True)]
 
     def _where(self, store: VectorStore, collection: str, conditions: Sequence[Condition]) -> str | None:
         """The conditions as SQL; None if no record can meet them."""
@@ -106,45 +112,25 @@ class FileIndex:
             if field not in store.fields:
                 return None
             parts.append(f"{quoted(field)} {_SQL[operator]} {literal(value)}")
-        return " and ".join([*parts, *self._of_collection(store, collection)])
-
-    def _of_collection(self, store: VectorStore, collection: str) -> list[str]:
-        """Conditions for the vectors of a collection: windows, or steps where the file has no windows."""
         is_mixed = "collection" in store.fields
         if collection == EPISODES:
-            return [f"collection is distinct from {literal(TIMESTEPS)}"] if is_mixed else []
-        if is_mixed and "window_start" in store.fields:
-            return [f"collection = {literal(collection)}"]
-        if "step" not in store.fields:
+            parts += [f"collection is distinct from {literal(TIMESTEPS)}"] if is_mixed else []
+        elif is_mixed and "window_start" in store.fields:
+            parts.append(f"collection = {literal(collection)}")
+        elif "step" in store.fields:  # steps, where the file has no windows
+            parts.append("step is not null")
+        else:
             raise ValueError(
                 f"no windows in {self._path}: its vectors are of whole episodes. Add windows with"
                 " TrajectoryIngestor.ingest_timesteps or wd.embed(..., per='window')"
             )
-        return ["step is not null"]
+        return " and ".join(parts)
 
     def close(self) -> None:
         """Close the file; everything added is in it."""
         if self._store is not None:
             self._store.close()
             self._store = None
-
-    def _opened(self, dim: int) -> VectorStore:
-        if self._store is None:
-            self._store = (
-                VectorStore.open(self._path, mode="a")
-                if self._path.exists()
-                else VectorStore.create(self._path, dim=dim, metric=self._metric)
-            )
-        return self._store
-
-    def _vectors_by_file(self, store: VectorStore) -> dict[tuple[str, str], list[int]]:
-        if self._known is None:
-            self._known = {}
-            ids = store.ids
-            for vector_id, row in zip(ids.tolist(), store.metadata(ids), strict=True):
-                name = (str(row.get("collection", EPISODES)), str(row.get("file_path")))
-                self._known.setdefault(name, []).append(vector_id)
-        return self._known
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,13 +156,7 @@ class EpisodeRef:
 
 
 def open_index(
-    target: str | os.PathLike[str],
-    *,
-    metric: str,
-    writes: bool,
-    timeout_s: float,
-    headers: Mapping[str, str] | None,
-    proxy: str | None,
+    target: str | os.PathLike[str], *, metric: str, writes: bool, **of_server: Any
 ) -> FileIndex | DeepDataIndex:
     """The vector file at a path, or the server at an http(s) address."""
     place = os.fspath(target)
@@ -184,7 +164,7 @@ def open_index(
         return FileIndex(place, metric=metric, writes=writes)
     if not place.startswith(("http://", "https://")):
         raise ValueError(f"{place!r}: trajectory vectors live in a file or behind http(s)://host:port")
-    return DeepDataIndex(place, timeout_s=timeout_s, headers=headers, proxy=proxy)
+    return DeepDataIndex(place, **of_server)
 
 
 @suggests
@@ -389,17 +369,13 @@ def _conditions(
     if min_length is not None:
         out.append(("length_T", ">=", whole_number(min_length, "min_length")))
     if reward_range is not None:
-        for op, bound in zip((">=", "<="), _bounds(reward_range), strict=True):
+        try:
+            low, high = map(float, reward_range)
+            if math.isnan(low) or math.isnan(high) or low == math.inf or high == -math.inf:
+                raise ValueError
+        except (TypeError, ValueError):
+            raise ValueError(f"reward_range is two numbers, (low, high), not {reward_range!r}") from None
+        for op, bound in ((">=", low), ("<=", high)):
             if not math.isinf(bound):  # no bound on this side, and JSON has no infinity
                 out.append(("total_reward", op, bound))
     return out
-
-
-def _bounds(reward_range: tuple[float, float]) -> tuple[float, float]:
-    try:
-        low, high = map(float, reward_range)
-    except (TypeError, ValueError):
-        raise ValueError(f"reward_range is two numbers, (low, high), not {reward_range!r}") from None
-    if math.isnan(low) or math.isnan(high) or low == math.inf or high == -math.inf:
-        raise ValueError(f"reward_range is two numbers, (low, high), not {reward_range!r}")
-    return low, high

@@ -36,6 +36,7 @@ _ADDING_EFFORT = 200
 _PRODUCT_EFFORT = 4
 """Graphs of inner products are walked with so many times the effort: they hide more of their nodes."""
 _HASHED_ROWS = 16_384
+_LISTS_AT_ONCE = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +105,7 @@ class Graph:
         self.vectors = vectors
         self._lent = lent
         self._index = index
+        self._hnsw = index.hnsw
         self._search_c = index.search_c
         self._from_entry = index.search_level_0
         self._pointer = library.swig_ptr
@@ -144,41 +146,35 @@ class Graph:
         self, queries: Floats, k: int, ef: int, allowed: NDArray[np.uint8] | None = None
     ) -> tuple[Ints, Floats]:
         """The k nearest rows of each query and their distances; `allowed` is a bit per row. Missing ones are row -1."""
-        queries = self.space.place(queries)
-        rows = np.empty((len(queries), k), np.int64)
-        scores = np.empty((len(queries), k), np.float32)
+        queries, count = self.space.place(queries), len(queries)
+        rows = np.empty((count, k), np.int64)
+        scores = np.empty((count, k), np.float32)
         ef *= _PRODUCT_EFFORT if self.space.metric == "ip" else 1
         params = self._parameters(ef if ef > k else k, allowed)
-        for start in range(0, len(queries), _BATCH_QUERIES):
-            part = slice(start, start + _BATCH_QUERIES)
-            self._search_into(queries[part], k, scores[part], rows[part], params)
+        if count <= _BATCH_QUERIES:
+            self._search_into(queries, k, scores, rows, params)
+        else:
+            for start in range(0, count, _BATCH_QUERIES):
+                part = slice(start, start + _BATCH_QUERIES)
+                self._search_into(queries[part], k, scores[part], rows[part], params)
         return rows, self.space.distances(scores)
 
     def _search_into(self, queries: Floats, k: int, scores: Floats, rows: Ints, params: Any) -> None:
         pointer, count = self._pointer, len(queries)
-        if self._entries is None:
-            self._search_c(count, pointer(queries), k, pointer(scores), pointer(rows), params)
-            return
-        rows_at, vectors, centre, weights, squares = self._entries
-        at = ((queries - centre) @ weights.T + squares).argmin(axis=1)
-        entry, apart = rows_at[at], vectors[at] - queries
-        away = np.einsum("ij,ij->i", apart, apart)
-        starts = pointer(entry), pointer(away)
-        self._walk(count, pointer(queries), k, *starts, pointer(scores), pointer(rows), params)
-
-    def _walk(
-        self, count: int, queries: Any, k: int, entry: Any, away: Any, scores: Any, rows: Any, params: Any
-    ) -> None:
-        """From these entries. For one query faiss would wake all of its threads and wait for them: this one walks."""
-        if count > 1:
-            self._from_entry(count, queries, k, entry, away, scores, rows, 1, _ONE_SEARCH, params)
-            return
-        threads = self._library.omp_get_max_threads()
-        self._library.omp_set_num_threads(1)
-        try:
-            self._from_entry(1, queries, k, entry, away, scores, rows, 1, _ONE_SEARCH, params)
-        finally:
-            self._library.omp_set_num_threads(threads)
+        if self._entries is not None:
+            rows_at, vectors, centre, weights, squares = self._entries
+            away = (queries - centre).dot(weights)
+            away += squares
+            at = away.argmin(axis=1)
+            if count > 1:
+                entry, apart = rows_at[at], vectors[at] - queries
+                away = np.einsum("ij,ij->i", apart, apart)
+                starts, out = (pointer(entry), pointer(away)), (pointer(scores), pointer(rows))
+                self._from_entry(count, pointer(queries), k, *starts, *out, 1, _ONE_SEARCH, params)
+                return
+            # For a walk from given nodes faiss would wake all of its threads and wait for them.
+            self._hnsw.entry_point = int(rows_at[at[0]])
+        self._search_c(count, pointer(queries), k, pointer(scores), pointer(rows), params)
 
     def enter_at(self, rows: Ints) -> None:
         """Begin walks at the nearest of these rows instead of descending the upper levels, where scores are distances.
@@ -189,7 +185,9 @@ class Graph:
         centre = vectors.mean(axis=0)
         moved = vectors - centre
         squares = np.einsum("ij,ij->i", moved, moved)
-        self._entries = (rows.astype(np.int32), vectors, centre, np.float32(-2) * moved, squares)
+        weights = np.ascontiguousarray(np.float32(-2) * moved.T)
+        self._entries = (rows.astype(np.int32), vectors, centre, weights, squares)
+        self._hnsw.max_level = 0  # no walk comes down from above
 
     def extended(self, vectors: Floats) -> Graph:
         """A graph with these vectors behind its own; they are linked to the nodes that are there."""
@@ -404,16 +402,11 @@ def _by_distance(vectors: Floats, rows: NDArray[Any], node: int) -> Ints:
     return np.argsort(np.einsum("ij,ij->i", away, away), kind="stable")
 
 
-def _slots(m: int, level: int) -> tuple[int, int]:
-    """Where the neighbours of a level begin among those of a node, and how many fit."""
-    return (0, 2 * m) if level == 0 else (2 * m + (level - 1) * m, m)
-
-
 def _from_faiss(levels: Ints, offsets: Ints, flat: NDArray[np.int32], m: int) -> Adjacency:
-    nodes, layers, sizes, lists = [], [], [], []
+    nodes, layers, sizes, lists = ([np.zeros(0, np.int64)] for _ in range(4))
     for level in range(int(levels.max(initial=0))):
         members = np.flatnonzero(levels > level)
-        start, width = _slots(m, level)
+        start, width = (0, 2 * m) if level == 0 else (m + level * m, m)
         slots = flat[(offsets[members] + start)[:, None] + np.arange(width)].astype(np.int64)
         slots[slots < 0] = len(levels)
         slots.sort(axis=1)
@@ -422,22 +415,14 @@ def _from_faiss(levels: Ints, offsets: Ints, flat: NDArray[np.int32], m: int) ->
         layers.append(np.full(len(members), level))
         sizes.append(valid.sum(axis=1))
         lists.append(slots[valid])
-    return _ordered(len(levels), levels, nodes, layers, sizes, lists)
-
-
-def _ordered(
-    count: int, levels: Ints, nodes: list[Ints], layers: list[Ints], sizes: list[Ints], lists: list[Ints]
-) -> Adjacency:
-    """Lists that come level by level, put in order of node, then level."""
-    empty = [np.zeros(0, np.int64)]
-    node, layer = np.concatenate(nodes or empty), np.concatenate(layers or empty)
-    size, neighbors = np.concatenate(sizes or empty), np.concatenate(lists or empty)
+    node, layer = np.concatenate(nodes), np.concatenate(layers)
+    size, neighbors = np.concatenate(sizes), np.concatenate(lists)
     order = np.lexsort((layer, node))
     starts = np.cumsum(size) - size
     ordered = size[order]
     begins = np.cumsum(ordered) - ordered
     at = np.repeat(starts[order] - begins, ordered) + np.arange(len(neighbors))
-    return Adjacency(count, levels, ordered, neighbors[at])
+    return Adjacency(len(levels), levels, ordered, neighbors[at])
 
 
 def _faiss_arrays(adjacency: Adjacency, m: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
@@ -455,46 +440,53 @@ def _faiss_arrays(adjacency: Adjacency, m: int) -> tuple[NDArray[Any], NDArray[A
         raise CorruptLayoutError("a node of the graph has more neighbours than fit")
     begins = offsets[node] + np.where(layer == 0, 0, 2 * m + (layer - 1) * m)
     slots = np.full(int(offsets[-1]), -1, np.int32)
-    at = np.repeat(begins - adjacency.starts, adjacency.sizes) + np.arange(len(adjacency.neighbors))
-    slots[at] = adjacency.neighbors
-    _check_levels(adjacency, layer)
+    bounds = np.append(adjacency.starts, len(adjacency.neighbors))
+    for low in range(0, len(node), _LISTS_AT_ONCE):
+        lists = slice(low, low + _LISTS_AT_ONCE)
+        sizes, starts = adjacency.sizes[lists], bounds[:-1][lists]
+        part = slice(starts[0], bounds[low : low + _LISTS_AT_ONCE + 1][-1])
+        neighbors = adjacency.neighbors[part]
+        slots[np.repeat(begins[lists] - starts, sizes) + np.arange(part.start, part.stop)] = neighbors
+        if (
+            levels[neighbors] <= np.repeat(layer[lists], sizes)
+        ).any():  # a search would read past their slots
+            raise CorruptLayoutError("a neighbour of the graph is not on its level")
     return levels.astype(np.int32), offsets.astype(np.uint64), slots
 
 
-def _check_levels(adjacency: Adjacency, layer: Ints) -> None:
-    """A list of a level may only name nodes of that level: a search would read past their slots."""
-    high = np.repeat(layer, adjacency.sizes)
-    if (adjacency.layer_counts[adjacency.neighbors] <= high).any():
-        raise CorruptLayoutError("a neighbour of the graph is not on its level")
-
-
-def cluster(vectors: Floats, count: int, *, seed: int = 1, rounds: int = 10) -> Floats:
-    """`count` centroids of the vectors (k-means on a sample)."""
-    library = _faiss()
-    sample = max(count * 128, 4096)
-    rng = np.random.default_rng(seed)
-    chosen = vectors
-    if len(vectors) > sample:
-        chosen = np.ascontiguousarray(vectors[np.sort(rng.choice(len(vectors), sample, replace=False))])
-    kmeans = library.Kmeans(
+def _kmeans(vectors: Floats, count: int, rounds: int, seed: int, start: Floats | None = None) -> Floats:
+    kmeans = _faiss().Kmeans(
         vectors.shape[1],
         count,
         niter=rounds,
         seed=seed,
         verbose=False,
         min_points_per_centroid=1,
-        max_points_per_centroid=sample,
+        max_points_per_centroid=len(vectors),
     )
+    kmeans.train(np.ascontiguousarray(vectors), init_centroids=start)
+    return np.array(kmeans.centroids, np.float32)
+
+
+def _sampled(vectors: Floats, most: int, rng: np.random.Generator) -> Floats:
+    if len(vectors) <= most:
+        return vectors
+    return np.ascontiguousarray(vectors[np.sort(rng.choice(len(vectors), most, replace=False))])
+
+
+def cluster(vectors: Floats, count: int, *, seed: int = 1, rounds: int = 10) -> Floats:
+    """`count` centroids of the vectors (k-means on a sample)."""
+    rng = np.random.default_rng(seed)
+    chosen = _sampled(vectors, max(count * 128, 4096), rng)
     centre = chosen.mean(axis=0)
     chosen = chosen - centre
-    kmeans.train(chosen, init_centroids=_spread_seeds(chosen, count, rng) if count <= _MAX_SPREAD else None)
-    return np.asarray(kmeans.centroids + centre, np.float32)
+    start = _spread_seeds(chosen, count, rng) if count <= _MAX_SPREAD else None
+    return np.asarray(_kmeans(chosen, count, rounds, seed, start) + centre, np.float32)
 
 
 def _spread_seeds(vectors: Floats, count: int, rng: np.random.Generator) -> Floats:
     """`count` vectors far apart: each the best of a few drawn by their distance to those before (k-means++)."""
-    if len(vectors) > _SEED_SAMPLE:
-        vectors = vectors[np.sort(rng.choice(len(vectors), _SEED_SAMPLE, replace=False))]
+    vectors = _sampled(vectors, _SEED_SAMPLE, rng)
     norms = np.einsum("ij,ij->i", vectors, vectors)
     seeds = vectors[rng.choice(len(vectors), count, replace=len(vectors) < count)]
     away = np.maximum(norms - 2 * (vectors @ seeds[0]) + seeds[0] @ seeds[0], 0)
@@ -522,11 +514,7 @@ def balanced_cells(vectors: Floats, count: int, *, seed: int = 1) -> tuple[Float
         pieces = cluster(members, -(-2 * len(members) // limit), seed=seed)
         centroids[cell] = pieces[0]
         centroids = np.concatenate([centroids, pieces[1:]])
-    return _rounded_cells(vectors, centroids)
-
-
-def _rounded_cells(vectors: Floats, centroids: Floats) -> tuple[Floats, Ints]:
-    """Centroids as the file keeps them (f16), without those that no vector is nearest to."""
+    # As the file keeps them (f16), without those that no vector is nearest to.
     kept = np.clip(centroids, -65504, 65504).astype(np.float16).astype(np.float32)
     cells = assign(vectors, kept)
     used, renamed = np.unique(cells, return_inverse=True)
@@ -535,43 +523,19 @@ def _rounded_cells(vectors: Floats, centroids: Floats) -> tuple[Floats, Ints]:
 
 def assign(vectors: Floats, centroids: Floats) -> Ints:
     """The nearest centroid of each vector."""
-    return nearest_centroids(vectors, centroids, 1)[:, 0]
-
-
-def nearest_centroids(vectors: Floats, centroids: Floats, count: int) -> Ints:
-    """The nearest centroids of each vector, nearest first."""
-    library = _faiss()
-    index = library.IndexFlatL2(centroids.shape[1])
+    index = _faiss().IndexFlatL2(centroids.shape[1])
     # faiss compares batches by |a|^2 - 2ab: far from the origin that loses every digit of near distances.
     centre = centroids.mean(axis=0)
     index.add(np.ascontiguousarray(centroids - centre, np.float32))
-    _, found = index.search(np.ascontiguousarray(vectors - centre, np.float32), min(count, len(centroids)))
-    return np.asarray(found, np.int64)
+    _, found = index.search(np.ascontiguousarray(vectors - centre, np.float32), 1)
+    return np.asarray(found[:, 0], np.int64)
 
 
 def train_codebook(vectors: Floats, m: int, *, seed: int = 1, sample: int = 131_072) -> Floats:
     """A product quantiser's codebook (m, 256, sub_dim); fewer centroids where there are fewer vectors."""
-    library = _faiss()
-    rng = np.random.default_rng(seed)
-    if len(vectors) > sample:
-        vectors = vectors[np.sort(rng.choice(len(vectors), sample, replace=False))]
-    sub_dim = vectors.shape[1] // m
-    k = min(256, len(vectors))
-    books = []
-    for part in range(m):
-        piece = np.ascontiguousarray(vectors[:, part * sub_dim : (part + 1) * sub_dim])
-        kmeans = library.Kmeans(
-            sub_dim,
-            k,
-            niter=30,
-            seed=seed,
-            verbose=False,
-            min_points_per_centroid=1,
-            max_points_per_centroid=sample,
-        )
-        kmeans.train(piece)
-        books.append(np.array(kmeans.centroids, np.float32))
-    return np.stack(books)
+    vectors = _sampled(vectors, sample, np.random.default_rng(seed))
+    pieces = np.split(vectors, m, axis=1)
+    return np.stack([_kmeans(piece, min(256, len(vectors)), 30, seed) for piece in pieces])
 
 
 def train_quantiser(kind: str, vectors: Floats, code_bytes: int) -> Quantiser:
@@ -585,7 +549,7 @@ def train_quantiser(kind: str, vectors: Floats, code_bytes: int) -> Quantiser:
     parts = -(-dim // -(-dim // code_bytes))
     if kind == "pq":
         return ProductQuant(dim, train_codebook(widen(vectors, parts), parts))
-    count = int(min(4096, max(1, round(1.25 * len(vectors) ** 0.5))))
+    count = int(min(4096, max(1, round(1.75 * len(vectors) ** 0.5))))
     centroids = cluster(vectors, count, rounds=25)
     residual = vectors - centroids[assign(vectors, centroids)]
     return ResidualQuant(dim, centroids, train_codebook(widen(residual, parts), parts))

@@ -313,19 +313,20 @@ class RowPart:
             kept = allowed[rows]
         return rows[kept], vectors[kept]
 
-    def names(self, rows: Ints) -> Ints:
-        """The ids of rows; -1 for row -1."""
-        if self.knows_ids:
-            names = self.ids[rows].astype(np.int64) if len(self.ids) else np.full_like(rows, -1)
-        else:
+    def name_rows(self, answer: Answer) -> Answer:
+        """An answer with the ids of its rows; -1 at infinity where there are fewer."""
+        rows, distances = answer
+        if not self.knows_ids:
             names = np.full_like(rows, -1)
             cells = np.searchsorted(self._bounds, rows, side="right") - 1
             for cell in np.unique(cells[rows >= 0]).tolist():
                 mine = (cells == cell) & (rows >= 0)
                 names[mine] = self._blocks[cell][0][rows[mine] - self._bounds[cell]]
-        if rows.size and rows[..., -1].min() < 0:
-            names[rows < 0] = -1
-        return names
+        else:
+            names = self.ids[rows].view(np.int64) if len(self.ids) else np.full_like(rows, -1)
+        if rows.size and (rows.item(-1) if len(rows) == 1 else rows[:, -1].min()) < 0:
+            names[rows < 0], distances[rows < 0] = -1, np.inf
+        return names, distances
 
     def take(self, rows: Ints) -> Floats:
         """The vectors of these rows."""
@@ -415,7 +416,11 @@ class RowPart:
             if is_whole and self.graph is not None:
                 return self._walk(queries, min(k, self.count), max(ef, k))
             share = (self.live_count if allowed is None else int(allowed.sum())) / max(1, self.count)
-            if share * self.count > max(self._prefilter_share(ef) * self.count, 2 * k):
+            # A walk meets about ef / share nodes and their neighbours: it costs what comparing with all allowed rows
+            # costs where the square of the share is so many times ef / rows. Walks for inner products miss too much.
+            even = min((_NODES_PER_EF * ef / max(1, self.count)) ** 0.5, TRAVERSAL_SHARE)
+            least = max(PREFILTER_SHARE, TRAVERSAL_SHARE if self.metric == "ip" else even)
+            if share * self.count > max(least * self.count, 2 * k):
                 mask = None if is_whole else self.live if allowed is None else allowed
                 if self.graph is None:
                     return self._search_cells(queries, k, max(ef, k), mask)
@@ -428,15 +433,6 @@ class RowPart:
         if self._units is None and self.metric == "cosine":
             self._units = prepared(self.vectors, self.metric)
         return nearest(queries, self.vectors, k, self.metric, mask, self._units)
-
-    def _prefilter_share(self, ef: int) -> float:
-        """Below which share of allowed rows comparing with each of them is better than a walk.
-
-        A walk meets about ef / share nodes and their neighbours; the two cost the same where the square of
-        the share is so many times ef / rows. Walks for inner products miss too much where few rows count.
-        """
-        even = (_NODES_PER_EF * ef / max(1, self.count)) ** 0.5
-        return max(PREFILTER_SHARE, TRAVERSAL_SHARE if self.metric == "ip" else min(even, TRAVERSAL_SHARE))
 
     def _search_graph(
         self, queries: Floats, k: int, ef: int, mask: Mask, share: float, filtered: bool

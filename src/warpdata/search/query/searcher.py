@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence, Set
 from typing import Any
 
@@ -13,14 +12,14 @@ from warpdata.bytekit.arrays import as_array
 from warpdata.errors import CorruptLayoutError
 from warpdata.formats.rvf import layout, vec
 from warpdata.formats.rvf.access import AccessSketch
-from warpdata.formats.rvf.graph import GraphPayload
+from warpdata.formats.rvf.graph import Adjacency, GraphPayload
 from warpdata.formats.rvf.journal import DeleteRange
 from warpdata.formats.rvf.layout import SegmentType
 from warpdata.search.file import writing
 from warpdata.search.file.content import Content, Loaded
 from warpdata.search.file.metadata import Metadata
 from warpdata.search.file.writing import WriterState
-from warpdata.search.query.ann import Copies, Graph, GraphShape
+from warpdata.search.query.ann import Copies, Graph, GraphShape, has_faiss
 from warpdata.search.query.distance import WalkSpace, is_ordinary, merge_nearest
 from warpdata.search.query.part import (
     EFFORTS,
@@ -55,7 +54,7 @@ class Searcher:
         self._metadata: Metadata | None = None
         self._sketch: AccessSketch | None = None
         self._counted_before = 0
-        self._keys: tuple[Metadata, int, dict[str, int]] | None = None
+        self._keys: dict[str, int] | None = None
         self._live: tuple[tuple[int, int, int], Ids] | None = None
 
     # -- rows ----------------------------------------------------------------------------------------
@@ -128,10 +127,13 @@ class Searcher:
         """The store was changed by its own writer; loaded rows stay."""
         self._content = content
 
-    def added(self, ids: Ids, vectors: Floats, dtype: str) -> None:
+    def added(self, ids: Ids, vectors: Floats, names: list[str] | None) -> None:
         """Rows were appended; they are kept as they will be read back."""
+        if self._keys is not None:
+            self._keys.update(zip(names or (), ids.tolist(), strict=False))
         if self._tail is None:
             return
+        dtype = self._content.profile.dtype
         if dtype != "f32":
             vectors = vec.unpack_rows(vec.pack_rows(vectors, dtype), dtype, vectors.shape[1])
         if self._base is not None:
@@ -141,6 +143,9 @@ class Searcher:
 
     def deleted(self, ids: Ids) -> None:
         """Rows were deleted."""
+        if self._keys is not None:
+            for name in self.keys_of(ids).values():
+                self._keys.pop(name, None)
         for part in (self._base, self._tail):
             if part is not None:
                 part.delete(ids)
@@ -149,13 +154,19 @@ class Searcher:
         """A segment of metadata was committed; only now it counts."""
         self._metadata = self.metadata.with_segment(payload)
 
-    def ids_of_keys(self, name: str) -> dict[str, int]:
-        """The id of each live vector by its key; kept until something changes."""
-        live = self.live_ids()
-        if self._keys is None or self._keys[0] is not self.metadata or self._keys[1] != len(live):
+    def ids_of_keys(self) -> dict[str, int]:
+        """The id of each live vector by its key; kept up with changes."""
+        if self._keys is None:
+            name, live = self._content.profile.key, self.live_ids()
             values = self.metadata.column(name, live).to_pylist() if name in self.metadata.fields else []
-            self._keys = self.metadata, len(live), dict(zip(values, live.tolist(), strict=False))
-        return self._keys[2]
+            self._keys = dict(zip(values, live.tolist(), strict=False))
+        return self._keys
+
+    def keys_of(self, ids: Ids) -> dict[int, str]:
+        """The key of each of these ids that is there."""
+        name, live = self._content.profile.key, ids[self.exist(ids)]
+        rows = self.metadata.records(live, [name]) if len(live) else []
+        return {number: row[name] for number, row in zip(live.tolist(), rows, strict=True)}
 
     def close(self) -> None:
         """Drop what is loaded."""
@@ -204,6 +215,12 @@ class Searcher:
         is_covered = not self.tail.count and self.base.live_count == self.base.count
         return self.base.ids if is_covered and not self._content.profile.copies else None
 
+    def graph(self) -> tuple[Adjacency, GraphShape] | None:
+        """The graph in memory; None unless it is one of exactly the live rows."""
+        is_there = self._content.profile.index is not None and has_faiss() and self.graph_ids() is not None
+        graph = self.base.graph if is_there else None
+        return None if graph is None else (graph.adjacency(), graph.shape)
+
     # -- search --------------------------------------------------------------------------------------
 
     def search(
@@ -212,10 +229,8 @@ class Searcher:
         """Ids and distances of the nearest vectors: from blocks of the file at first, then from memory."""
         array = as_array(queries)
         matrix = writing.checked_matrix(array, self._content.dim, "queries")
-        try:
-            k, effort = operator.index(k), DEFAULT_EF if ef is None else operator.index(ef)
-        except TypeError:
-            raise TypeError(f"k and ef are whole numbers, not {k!r} and {ef!r}") from None
+        k = writing.whole_number(k, "k")
+        effort = DEFAULT_EF if ef is None else writing.whole_number(ef, "ef")
         if k < 1 or effort < 1:
             raise ValueError(f"k and ef are at least 1, not {k} and {effort}")
         if recall is not None:
@@ -227,10 +242,7 @@ class Searcher:
         else:
             shape = (0, min(k, self.live_count))
             ids, distances = np.zeros(shape, np.int64), np.zeros(shape, np.float32)
-        away = distances
-        if distances.dtype != np.float32:
-            with np.errstate(over="ignore"):
-                away = distances.astype(np.float32)
+        away = distances if distances.dtype == np.float32 else writing.to_f32(distances)
         return (ids[0], away[0]) if array.ndim == 1 and len(matrix) else (ids, away)
 
     def _effort_for(self, recall: float, exact: bool) -> tuple[int, bool]:
@@ -257,21 +269,18 @@ class Searcher:
         if answer is None:  # parts of the file do not suffice
             self.warm()
             return self._nearest(queries, k, ef, where, exact)
-        rows, distances = answer
         if not self._is_warm:
             self._served += len(queries)
         if self._counts_hits:
-            self._hits.append(rows)
+            self._hits.append(answer[0])
             if len(self._hits) >= _HITS_BUFFER:
                 self._count_hits()
-        ids = self.base.names(rows)
-        if rows.size and rows[:, -1].min() < 0:
-            distances[rows < 0] = np.inf
+        early = self.base.name_rows(answer)
         if not self.tail.count:
-            return ids, distances
+            return early
         late = self.tail.search(queries, k, ef, masks[1], exact=True)
         assert late is not None
-        return merge_nearest([(ids, distances), (self.tail.names(late[0]), late[1])], k)
+        return merge_nearest([early, self.tail.name_rows(late)], k)
 
     def _masks(self, where: Any) -> tuple[tuple[Mask, Mask], int]:
         """The rows of both parts that a filter allows, and how many there are."""
