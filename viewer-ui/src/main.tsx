@@ -95,7 +95,8 @@ async function askChecks(): Promise<NonNullable<State["checks"]>> {
   const checks = await getJson<NonNullable<State["checks"]>>("checks", {});
   if (JSON.stringify(checks) === JSON.stringify(state.checks)) return checks;
   const info = actions.open.info;
-  const isStale = info && (!info.findings || checks.worst[info.id] !== state.checks?.worst[info.id]);
+  const isCompared = checks.checked >= checks.total && state.checks && state.checks.checked < state.checks.total;
+  const isStale = info && (!info.findings || isCompared || checks.worst[info.id] !== state.checks?.worst[info.id]);
   set({ checks });
   if (isStale) actions.open.reload();
   return checks;

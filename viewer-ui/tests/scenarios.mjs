@@ -496,6 +496,13 @@ const SCENARIOS = {
     await page.waitForSelector(".episode-bar .badge", { state: "detached" });
   },
 
+  /** The open episode shows what the whole set gives for it, also where that is as severe as what it had alone. */
+  async comparedFindings() {
+    const page = await open();
+    await page.waitForSelector(".episode-bar .badge >> text=dead-channel");
+    await page.waitForSelector(".episode-bar .badge >> text=frozen-camera", { state: "detached" });
+  },
+
   async looks() {
     const back = (page) => page.evaluate(() => getComputedStyle(document.body).backgroundColor);
     const dark = await open(url, { colorScheme: "dark" });
@@ -604,6 +611,31 @@ const SCENARIOS = {
     // Zoomed in, plots are drawn from the records themselves.
     for (let i = 0; i < 6; i++) await page.keyboard.press("+");
     await settled(page);
+  },
+
+  /** Sound is decoded and played by the browser at the place of the cursor; point clouds have a plot of their sizes. */
+  async sound() {
+    const page = await open();
+    const heard = () => page.evaluate(() => {
+      const { currentTime, duration, paused, error, readyState } = document.querySelector("[data-testid=sound]");
+      return { currentTime, duration, paused, error: error?.message ?? null, readyState };
+    });
+    await page.waitForFunction(() => document.querySelector("[data-testid=sound]")?.readyState === 4);
+    const before = await heard();
+    assert.deepEqual([before.error, before.paused], [null, true]);
+    assert.ok(Math.abs(before.duration - options.seconds) < 0.01, `${before.duration} s of sound`);
+    for (const name of ["mic", "cloud"]) await page.waitForSelector(`[data-testid=plot][data-signal="${name}"]`);
+    for (const _ of "12") await page.click(".sound span"); // browsers play sound once a person has used the page
+    await page.evaluate(() => document.activeElement.blur()); // else the key is for the switch
+    await page.keyboard.press(" ");
+    await page.waitForFunction(() => document.querySelector("[data-testid=sound]").currentTime > 1);
+    const [at, sound] = [await page.evaluate(() => Number(window.warpdata.time_text)), await heard()];
+    assert.equal(sound.paused, false);
+    assert.ok(Math.abs(at / 1e9 - sound.currentTime) < 0.3, `the cursor is at ${at}, the sound at ${sound.currentTime} s`);
+    await page.keyboard.press(" ");
+    await page.waitForFunction(() => document.querySelector("[data-testid=sound]").paused);
+    await page.evaluate(() => (window.warpdata.time_ns = "500000000"));
+    await page.waitForFunction(() => Math.abs(document.querySelector("[data-testid=sound]").currentTime - 0.5) < 0.13);
   },
 
   async astray() {

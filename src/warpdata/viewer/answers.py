@@ -27,8 +27,14 @@ from warpdata.viewer.framing import framed, sendable, web_codec
 from warpdata.viewer.health import UNASKED_EPISODES, Health
 from warpdata.viewer.moments import MOST
 from warpdata.viewer.shown import Shown, edited
-from warpdata.viewer.statistics import distribution, sampled, selection_statistics, spread_over
-from warpdata.viewer.tracks import Track, plotted_signal
+from warpdata.viewer.tracks import (
+    Track,
+    distribution,
+    plotted_signal,
+    sampled,
+    selection_statistics,
+    spread_over,
+)
 
 MAX_ROWS = 500
 MAX_WIDTH = 8192

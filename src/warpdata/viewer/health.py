@@ -107,7 +107,8 @@ class Health:
     def summary(self, total: int) -> dict[str, Any]:
         """Progress of the check, the worst severity per episode, and warnings that all episodes share.
 
-        A shared warning does not flag episodes: it distinguishes none of them.
+        The check is complete when the episodes were also compared with each other. A shared warning does not flag
+        episodes: it distinguishes none of them.
         """
         with self._lock:
             usual = self._usual_rules()
@@ -116,7 +117,7 @@ class Health:
                 for name, findings in self._found.items()
             }
             return {
-                "checked": min(len(self._found), total),
+                "checked": min(len(self._found), total if self._is_compared else max(total - 1, 0)),
                 "total": total,
                 "wanted": self.is_wanted,
                 "worst": {name: worst(findings) for name, findings in unusual.items() if findings},
@@ -148,18 +149,18 @@ def live_state(shown: Shown, health: Health) -> dict[str, Any]:
         "episodes": len(snapshot.ids),
         "checks": health.revision,
     }
-    found["recordings"] = [recording_state(path) for path in snapshot.unfinished.values()]
+    found["recordings"] = [recording_state(*each) for each in snapshot.unfinished.items()]
     if shown.root is not None:
         found["free_bytes"] = shutil.disk_usage(shown.root).free
     return found
 
 
-def recording_state(folder: Path) -> dict[str, Any]:
+def recording_state(name: str, folder: Path) -> dict[str, Any]:
     """One unfinished recording; what is not known by now is left out."""
     try:
         recording = unfinished_at(folder)
     except (WarpError, OSError):  # it ended just now, or is damaged: salvage reports it
-        return {"id": folder.name, "is_live": is_recorded(folder / RECORDING_FOLDER)}
+        return {"id": name, "is_live": is_recorded(folder / RECORDING_FOLDER)}
     status = read_status(folder / RECORDING_FOLDER)
     backlog = {} if status is None else {name: signal.waiting for name, signal in status.signals.items()}
     totals = (
@@ -169,7 +170,7 @@ def recording_state(folder: Path) -> dict[str, Any]:
     )
     counts = {"records": recording.records, "backlog": backlog, "lost": recording.unreadable}
     return {
-        "id": folder.name,
+        "id": name,
         "is_live": recording.is_live,
         "owner": recording.owner.get("pid"),
         **counts,

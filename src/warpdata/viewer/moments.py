@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from warpdata._api import open_vectors
 from warpdata.errors import NoStepsError
 from warpdata.formats.manifest.model import VECTOR_KIND
@@ -70,7 +68,7 @@ class Moments:
                 f"{self.name} holds no moment of {episode.id}: add it with wd.TrajectoryIngestor, by several steps"
             )
         key = min(times, key=lambda each: abs(times[each] - ts_ns))
-        is_ours = _knows_path(own.values(), episode)
+        is_ours = any(row.get("file_path") == episode.address for row in own.values())
         query = Moment(episode.id, times[key], 1.0)
         kind = own[key].get("collection")
         found: list[Moment] = []
@@ -87,11 +85,8 @@ class Moments:
     def _own(self, episode: Episode) -> dict[int, dict[str, Any]]:
         """The vectors of an episode, with what is known of each."""
         store = self._store
-        probe = np.zeros(store.dim, np.float32)
-        probe[0] = 1
-        mine = f"episode_id = {literal(episode.id)}"
-        ids, _ = store.search(probe, k=min(_OWN, len(store)), where=mine, exact=True)
-        found = dict(zip(ids.tolist(), store.metadata(ids), strict=True))
+        rows = store.scroll(f"episode_id = {literal(episode.id)}", limit=_OWN)
+        found = {int(row.pop("id")): row for row in rows}
         here = {key: row for key, row in found.items() if row.get("file_path") == episode.address}
         if here:
             return here
@@ -119,14 +114,8 @@ class Moments:
                 continue
             when = _time_of(row, episode)
             if when is not None:
-                yield Moment(name, when, self._score(float(away)))
-
-    def _score(self, distance: float) -> float:
-        return {"cosine": 1 - distance, "ip": -distance}.get(self._store.metric, distance)
-
-
-def _knows_path(rows: Any, episode: Episode) -> bool:
-    return any(row.get("file_path") == episode.address for row in rows)
+                score = {"cosine": 1 - float(away), "ip": -float(away)}.get(self._store.metric, float(away))
+                yield Moment(name, when, score)
 
 
 def _time_of(row: Mapping[str, Any], episode: Episode) -> int | None:

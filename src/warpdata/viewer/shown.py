@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,13 +18,14 @@ from warpdata.episodes.collection.draft import Draft, DraftSource
 from warpdata.episodes.collection.edits import Edits
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.episodes.collection.facts import facts_of
-from warpdata.episodes.collection.local import LocalDataset, LocalSource
+from warpdata.episodes.collection.local import SUFFIX, LocalDataset, LocalSource, open_live
 from warpdata.episodes.salvage.live import LiveEpisode
 from warpdata.errors import WarpError
+from warpdata.formats.journal.layout import WORK_SUFFIX
 from warpdata.formats.wshard.episode import WShardEpisode
 from warpdata.timeline.episode import Episode
 from warpdata.viewer.moments import Moments, NoMoments, as_published, find_moments
-from warpdata.viewer.statistics import outliers_in
+from warpdata.viewer.tracks import outliers_in
 
 if TYPE_CHECKING:
     from warpdata.catalog.dataset import Dataset
@@ -41,13 +42,14 @@ class ShownEpisodes:
     """The episodes at one moment: nothing in it changes, so any number of requests may read it."""
 
     def __init__(
-        self, episodes: Episodes, unfinished: Sequence[Path], generation: int, edits: int = 0
+        self, episodes: Episodes, unfinished: Mapping[str, Path], generation: int, edits: int = 0
     ) -> None:
+        """`unfinished`: the directories of recordings under way, by id."""
         self.episodes = episodes
         self.generation = generation
         self.edits = edits
         self.ids = episodes.ids
-        self.unfinished = {path.name: path for path in unfinished}
+        self.unfinished = dict(unfinished)
         self._live: dict[str, LiveEpisode] = {}
         self._position = {name: at for at, name in enumerate(self.ids)}
         self._lock = ThreadLock()
@@ -262,6 +264,8 @@ class Shown:
                     return False
             elif isinstance(self._thing, LocalDataset):
                 self._thing = LocalDataset(self._thing.folder)
+            elif isinstance(self._thing, LiveEpisode) and not self._thing.path.exists():
+                self._thing = self._opened(self.address)
             else:
                 return False
             now = self._look(before.generation + 1)
@@ -281,19 +285,22 @@ class Shown:
         thing, dataset = self._thing, self.published
         if dataset is not None:
             self._draft = self._draft or self._draft_of(dataset)
-            return ShownEpisodes(self._draft.episodes(), [], generation, len(self._draft.log))
+            return ShownEpisodes(self._draft.episodes(), {}, generation, len(self._draft.log))
         if isinstance(thing, LocalDataset):
-            unfinished = [Path(str(each)) for each in thing.unfinished_places]
+            places = [Path(str(each)) for each in thing.unfinished_places]
+            unfinished = {path.name: path for path in places}
             return ShownEpisodes(thing, unfinished, generation, len(thing.edits.log))
+        if isinstance(thing, LiveEpisode):
+            return ShownEpisodes(Episodes.of([]), {thing.id: thing.path}, generation)
         assert isinstance(thing, Episode | Episodes)
-        return ShownEpisodes(thing if isinstance(thing, Episodes) else Episodes.of([thing]), [], generation)
+        return ShownEpisodes(thing if isinstance(thing, Episodes) else Episodes.of([thing]), {}, generation)
 
     def _draft_of(self, dataset: Dataset) -> Draft:
         here = f"{dataset.id.replace('/', '-')}-{dataset.version[:12]}.draft"
         folder = here if self._draft_folder is None else self._draft_folder
         return Draft(dataset.episodes, folder, of=f"{dataset.id}@{dataset.version}")
 
-    def _opened(self, thing: Any) -> Episode | Episodes | Dataset:
+    def _opened(self, thing: Any) -> Episode | Episodes | Dataset | LiveEpisode:
         if isinstance(thing, WShardEpisode):
             thing = thing.in_time
         if isinstance(thing, str | os.PathLike):
@@ -304,9 +311,11 @@ class Shown:
                 # An unknown id is an error that lists the ids.
                 self.selected = open_episodes(base, catalog=self._catalog).open(inside).id
                 thing = open_address(base, catalog=self._catalog)
+            elif text.endswith(SUFFIX) and os.path.isdir(f"{text}{WORK_SUFFIX}"):
+                thing = open_live(text)  # one file that is being recorded
             else:
                 thing = open_address(text, catalog=self._catalog)
-        if isinstance(thing, Episode | Episodes):
+        if isinstance(thing, Episode | Episodes | LiveEpisode):
             return thing
         if (dataset := as_published(thing)) is not None:
             return dataset

@@ -9613,7 +9613,8 @@ async function askChecks() {
   const checks = await getJson("checks", {});
   if (JSON.stringify(checks) === JSON.stringify(state.checks)) return checks;
   const info = open.info;
-  const isStale = info && (!info.findings || checks.worst[info.id] !== state.checks?.worst[info.id]);
+  const isCompared = checks.checked >= checks.total && state.checks && state.checks.checked < state.checks.total;
+  const isStale = info && (!info.findings || isCompared || checks.worst[info.id] !== state.checks?.worst[info.id]);
   set({ checks });
   if (isStale) open.reload();
   return checks;
