@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from warpdata.corpora.writer import CorpusWriter as CorpusWriter
     from warpdata.episodes.collection.episodes import Episodes as Episodes
     from warpdata.episodes.collection.local import LocalDataset as LocalDataset
+    from warpdata.episodes.collection.local import open_live as open_live
     from warpdata.episodes.collection.replay import replay as replay
     from warpdata.episodes.demo_robot import demo_data as demo_data
     from warpdata.episodes.demo_robot import demo_records as demo_records
@@ -149,7 +150,7 @@ _HOMES = _by_name(
         "episodes.collection.episodes": "Episodes",
         "loading.field": "Field",
         "loading.loader": "Loader",
-        "episodes.collection.local": "LocalDataset",
+        "episodes.collection.local": "LocalDataset open_live",
         "loading.mixture": "Mixture",
         "corpora.source": "MmapShardSource",
         "loading.statistics": "Normalize",

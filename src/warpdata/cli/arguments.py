@@ -24,7 +24,7 @@ from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypedDict, Union
 
 from warpdata.cli.console import Column, Console, Output, Progress
-from warpdata.errors import ConflictError, nearest
+from warpdata.errors import nearest
 
 if TYPE_CHECKING:
     from warpdata.catalog.access import Access
@@ -296,12 +296,6 @@ def _add_argument(
     options |= {"required": True} if is_required else {"default": default}
     spelling = "--" + (about.option or name.rstrip("_").replace("_", "-"))
     parser.add_argument(*([about.short] if about.short else []), spelling, dest=name, **options)
-
-
-def check_free(path: str | os.PathLike[str], *, overwrite: bool) -> None:
-    """Raise if the target exists and may not be replaced."""
-    if os.path.lexists(path) and not overwrite:
-        raise ConflictError("target exists", path=path, hint="Choose another name, or use --overwrite.")
 
 
 def join_address(address: str, episode: str | None) -> str:

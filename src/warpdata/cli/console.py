@@ -12,9 +12,21 @@ import time
 import unicodedata
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, is_dataclass
+from enum import IntEnum
 from typing import Any, TextIO
 
-from warpdata.cli import exits
+
+class Exit(IntEnum):
+    """Exit codes of `warp`, the same for every command."""
+
+    OK = 0
+    ERROR = 1
+    USAGE = 2
+    DAMAGED = 3
+    """The command finished, but data was lost or is damaged."""
+    STOPPED = 130
+    """The user pressed Ctrl-C."""
+
 
 _STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "blue": "34", "cyan": "36"}
 
@@ -40,7 +52,7 @@ class Output:
     """Word -> style: its first occurrence in a line is painted."""
     fit: bool = False
     """Whether lines are cut at the width of the terminal."""
-    code: int = exits.OK
+    code: int = Exit.OK
 
     def cells(self) -> list[list[str]]:
         """The cells of the table as text."""

@@ -109,7 +109,7 @@ def run_story(folder: Path, console: Console) -> None:
         console.print(f"  {what:30} {place}")
     for words in (
         ("show", root, "0"),
-        ("episodes", NAME, *where),
+        ("list", NAME, *where),
         ("versions", "list", NAME, *where),
         ("why", folder / "state.json", "0"),
     ):

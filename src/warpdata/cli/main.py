@@ -10,12 +10,11 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any
 
 from warpdata._version import __version__
-from warpdata.cli import exits
 from warpdata.cli.arguments import Command
-from warpdata.cli.console import Console, give_up, take_every_text
+from warpdata.cli.console import Console, Exit, give_up, take_every_text
 from warpdata.errors import SettingsError, WarpError, nearest
 from warpdata.settings import Settings
 
@@ -29,7 +28,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "Look": {
         "show": ("look", "list episodes, or show one"),
         "view": ("look", "view episodes in the browser"),
-        "episodes": ("look", "list episodes with sizes and flags"),
+        "list": ("look", "list episodes with sizes and flags"),
         "inspect": ("look", "show the structure of a file or dataset"),
         "query": ("tables", "run SQL over tables or episodes"),
     },
@@ -44,7 +43,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "tags": ("publish", "list, set or delete tags"),
         "diff": ("publish", "compare two versions"),
         "copy": ("publish", "copy versions to another catalog"),
-        "list-remote": ("publish", "list published datasets"),
+        "catalog": ("publish", "list datasets, delete unused blobs"),
     },
     "Use published data": {
         "info": ("tables", "show the metadata of a dataset"),
@@ -79,7 +78,6 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "doctor": ("upkeep", "check the installation and credentials"),
         "cache": ("upkeep", "show, shrink or clear the cache"),
         "repair": ("upkeep", "replace damaged blobs of a dataset"),
-        "gc-remote": ("upkeep", "find or delete unused blobs"),
         "completion": ("upkeep", "print a shell completion script"),
     },
 }
@@ -87,6 +85,12 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
 runs, and a short line."""
 
 COMMANDS = {name: entry for group in GROUPS.values() for name, entry in group.items()}
+
+OTHER_NAMES = {
+    "list-remote": "catalog list", "gc-remote": "catalog gc", "episodes": "list", "cache stats": "cache show",
+    "corpus info": "corpus show", "corpus stats": "corpus measure", "vectors info": "vectors show",
+}  # fmt: skip
+"""Names that documents and older scripts use, and the commands they mean."""
 
 
 def load_commands(name: str) -> dict[str, Command]:
@@ -140,7 +144,9 @@ class Parser(argparse.ArgumentParser):
         self.complete()
         parsed, rest = super().parse_known_args(args, namespace)
         if rest and not self._subparsers:
-            self._report_unknown(rest)
+            option = next((word for word in rest if word.startswith("-")), "")
+            hint = nearest(option.partition("=")[0], self._option_string_actions) if option else ""
+            self.error(f"unrecognized arguments: {' '.join(rest)}{'.' + hint if hint else ''}")
         return parsed, rest
 
     def _print_message(self, message: str, file: Any = None) -> None:
@@ -153,10 +159,15 @@ class Parser(argparse.ArgumentParser):
                 raise
             give_up(file)
 
-    def _report_unknown(self, rest: Sequence[str]) -> NoReturn:
-        option = next((word for word in rest if word.startswith("-")), "")
-        hint = nearest(option.partition("=")[0], self._option_string_actions) if option else ""
-        self.error(f"unrecognized arguments: {' '.join(rest)}{'.' + hint if hint else ''}")
+
+def present_names(words: Sequence[str]) -> list[str]:
+    """The words of a command with its present name."""
+    first = next((i for i, word in enumerate(words) if not word.startswith("-")), 0)
+    for other, present in OTHER_NAMES.items():
+        end = first + len(other.split())
+        if list(words[first:end]) == other.split():
+            return [*words[:first], *present.split(), *words[end:]]
+    return list(words)
 
 
 def build_parser() -> Parser:
@@ -207,10 +218,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     console = Console(color=False, show_progress=False)
     args = argparse.Namespace(debug=False)
     try:
-        args = parser.parse_args(argv)  # imports the command
+        args = parser.parse_args(present_names(sys.argv[1:] if argv is None else argv))  # imports the command
         if args.command is None:
             parser.print_help()
-            return exits.OK
+            return Exit.OK
         settings = Settings.from_env()
         args.debug = args.debug or settings.debug
         console = Console(
@@ -223,18 +234,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except SettingsError as error:
-        return _fail(console, args, error.code, str(error), error.hint, exits.USAGE)
+        return _fail(console, args, error.code, str(error), error.hint, Exit.USAGE)
     except WarpError as error:
         return _fail(console, args, error.code, str(error), error.hint)
     except (ValueError, TypeError, LookupError) as error:
         # The text of a KeyError is its argument in quotes.
         text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
-        return _fail(console, args, "usage", text, exit_code=exits.USAGE)
+        return _fail(console, args, "usage", text, exit_code=Exit.USAGE)
     except OSError as error:
         return _report_os_error(console, args, error)
     except KeyboardInterrupt:
         hint = getattr(args, "when_stopped", "")
-        return _fail(console, args, "interrupted", "stopped by the user", hint, exits.STOPPED)
+        return _fail(console, args, "interrupted", "stopped by the user", hint, Exit.STOPPED)
 
 
 def _report_os_error(console: Console, args: argparse.Namespace, error: OSError) -> int:
@@ -243,7 +254,7 @@ def _report_os_error(console: Console, args: argparse.Namespace, error: OSError)
         sys.stdout.flush()
     except OSError:
         give_up(sys.stdout)
-    return exits.OK if isinstance(error, BrokenPipeError) else _fail(console, args, "os", str(error))
+    return Exit.OK if isinstance(error, BrokenPipeError) else _fail(console, args, "os", str(error))
 
 
 def _fail(
@@ -252,7 +263,7 @@ def _fail(
     code: str,
     message: str,
     hint: str = "",
-    exit_code: int = exits.ERROR,
+    exit_code: int = Exit.ERROR,
 ) -> int:
     if args.debug:
         traceback.print_exc()

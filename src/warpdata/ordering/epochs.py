@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import operator
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, cast, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
-from warpdata.errors import TooLargeError, nearest
+from warpdata.errors import TooLargeError, require_integer, require_word
 from warpdata.ordering.blocks import I64
 
 MAX_SEED = (1 << 64) - 1
@@ -18,26 +17,10 @@ MAX_POSITION = 10**12 - 1
 
 Tail = Literal["short", "drop", "pad"]
 """The last batch is shorter, left out, or filled with what came first."""
+TAILS: tuple[Tail, ...] = get_args(Tail)
 MAX_FILLED_BYTES = 1 << 30
 _LEAST_ROW_BYTES = 16
 """Bytes of a row beside its values: its number, and whether it is a repeat."""
-
-
-def checked_integer(name: str, value: object, most: int, *, least: int = 0) -> int:
-    """The value as a plain int if it is an integer in range, else ValueError."""
-    if hasattr(value, "__index__") and not isinstance(value, bool):
-        number = operator.index(value)
-        if least <= number <= most:
-            return number
-    raise ValueError(f"{name} is an integer from {least} to {most}, not {value!r}")
-
-
-def check_tail(word: Any) -> Tail:
-    """The word, or an error that names the nearest one."""
-    known = get_args(Tail)
-    if word not in known:
-        raise ValueError(f"tail is one of {', '.join(known)}, not {word!r}.{nearest(str(word), known)}")
-    return cast("Tail", word)
 
 
 def check_filled(rows: int, available: int, row_bytes: int) -> None:
@@ -94,11 +77,11 @@ class EpochStream(ABC):
     """
 
     def __init__(self, seed: int, epoch: int, rank: int, world: int, tail: Tail) -> None:
-        self.seed = checked_integer("seed", seed, MAX_SEED)
-        self._epoch = checked_integer("epoch", epoch, MAX_EPOCH)
+        self.seed = require_integer("seed", seed, MAX_SEED)
+        self._epoch = require_integer("epoch", epoch, MAX_EPOCH)
         self._position = 0
         self.rank, self.world = rank, world
-        self.tail: Tail = check_tail(tail)
+        self.tail: Tail = require_word("tail", tail, TAILS)
         self._batches: Generator[tuple[Step, Any], None, None] | None = None
 
     @property
@@ -151,7 +134,7 @@ class EpochStream(ABC):
     def set_epoch(self, epoch: int) -> None:
         """Go to the beginning of an epoch."""
         self.close()
-        self._epoch, self._position = checked_integer("epoch", epoch, MAX_EPOCH), 0
+        self._epoch, self._position = require_integer("epoch", epoch, MAX_EPOCH), 0
 
     def close(self) -> None:
         """Stop reading ahead."""
@@ -271,8 +254,8 @@ class EpochStream(ABC):
                 raise ValueError(
                     f"the state is of another stream: its {key} is {state[key]!r}, expected {value!r}{reason}"
                 )
-        epoch = checked_integer("epoch", state.get("epoch"), MAX_EPOCH)
-        position = checked_integer("position", state.get("position"), MAX_POSITION)
+        epoch = require_integer("epoch", state.get("epoch"), MAX_EPOCH)
+        position = require_integer("position", state.get("position"), MAX_POSITION)
         if position > self.total:
             raise ValueError(f"position {position} of a state is beyond the {self.total} rows of an epoch")
         return (epoch, position)

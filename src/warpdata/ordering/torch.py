@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from warpdata.errors import MissingExtraError
+from warpdata.errors import MissingExtraError, require_integer
 from warpdata.ordering.blocks import stream_key
-from warpdata.ordering.epochs import MAX_EPOCH, EpochSetter, EpochStream, LeftOut, Place, checked_integer
+from warpdata.ordering.epochs import MAX_EPOCH, EpochSetter, EpochStream, LeftOut, Place
 
 _KEY_BITS = 43
 _COUNT_BITS = 20
@@ -255,7 +255,7 @@ class TorchEpochs:
 
     def set_epoch(self, epoch: int) -> None:
         """Iterate from the beginning of an epoch next; without it every iteration is the next epoch."""
-        self._restart((checked_integer("epoch", epoch, MAX_EPOCH), 0))
+        self._restart((require_integer("epoch", epoch, MAX_EPOCH), 0))
 
     def state_dict(self) -> dict[str, Any]:
         """Where the dataset is: after the batch given last, or at the beginning of the next epoch."""

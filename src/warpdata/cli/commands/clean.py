@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 from warpdata import errors
 from warpdata.cli import arguments as cli
-from warpdata.cli import exits
-from warpdata.cli.console import Output
+from warpdata.cli.console import Exit, Output
 from warpdata.errors import FileFinding, WarpError
 
 if TYPE_CHECKING:
@@ -63,15 +62,15 @@ def run_check(
         lines,
         footer=[f"{report.episodes} episodes, {len(report.findings)} findings{muted}"],
         style={"damaged[": "red", "warning[": "yellow", "info[": "dim"},
-        code=exits.DAMAGED if report.is_damaged else exits.OK,
+        code=Exit.DAMAGED if report.is_damaged else Exit.OK,
     )
 
 
 def _group_lines(group: Group, *, one_by_one: bool) -> list[str]:
     """Each finding of a group, or the first one and the episodes that have more."""
     if one_by_one or len(group.findings) <= _SHOWN:
-        places = [(f"{f.episode}{f'/{f.signal}' if f.signal else ''}", f.message) for f in group.findings]
-        return [f"{place}: {message}" for place, message in places]
+        places = ["/".join(filter(None, (each.episode, each.signal))) for each in group.findings]
+        return [f"{place}: {each.message}" for place, each in zip(places, group.findings, strict=True)]
     where = f"{group.signal}: " if group.signal else ""
     episodes = list(dict.fromkeys(finding.episode for finding in group.findings))
     more = f" and {len(episodes) - _SHOWN} more" if len(episodes) > _SHOWN else ""
@@ -248,7 +247,7 @@ def run_verify(
             status, findings = _verify(path, place, full=full)
             reports.append({"path": path, "status": status, "findings": list(map(asdict, findings))})
     statuses = {report["status"] for report in reports}
-    code = exits.DAMAGED if _DAMAGED in statuses else exits.OK if statuses == {_OK} else exits.ERROR
+    code = Exit.DAMAGED if _DAMAGED in statuses else Exit.OK if statuses == {_OK} else Exit.ERROR
     style = {f": {status}": "green" if status == _OK else "red" for status in statuses}
     lines = [line for report in reports for line in _verified_lines(report)]
     return Output(reports, lines, style=style, code=code)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from warpdata.cli import arguments as cli
-from warpdata.cli import exits
-from warpdata.cli.console import Output, human_bytes
+from warpdata.cli.console import Exit, Output, human_bytes
 from warpdata.errors import AuthenticationError, FileFinding, UnavailableError, WarpError
 
 if TYPE_CHECKING:
@@ -19,8 +17,8 @@ _INPUT = "a corpus folder, a bf16 directory, or shard files in order; or their U
 Corpus = Annotated[Sequence[str], cli.Arg(_INPUT, "CORPUS")]
 
 
-@cli.command("warp corpus info corpus")
-def run_corpus_info(_: cli.Warp, paths: Corpus) -> Output:
+@cli.command("warp corpus show corpus")
+def run_corpus_show(_: cli.Warp, paths: Corpus) -> Output:
     """Describe a corpus."""
     return describe_corpus(paths)
 
@@ -61,7 +59,7 @@ def run_corpus_verify(warp: cli.Warp, paths: Corpus) -> Output:
         {"is_damaged": damaged, "findings": findings},
         lines or ["sound"],
         style={"damaged:": "red", "odd:": "yellow"},
-        code=exits.DAMAGED if damaged else exits.OK,
+        code=Exit.DAMAGED if damaged else Exit.OK,
     )
 
 
@@ -96,8 +94,8 @@ def verify_corpus(path: str, bar: Callable[[int, int], None] = lambda *_: None) 
         return [FileFinding.of(error, path), *others]
 
 
-@cli.command("warp corpus stats corpus")
-def run_corpus_stats(
+@cli.command("warp corpus measure corpus")
+def run_corpus_measure(
     warp: cli.Warp,
     paths: Corpus,
     *,
@@ -155,12 +153,13 @@ def run_corpus_sample(
     seed: int = 0,
     fraction: Annotated[float | None, "choose by row id: the nested subsample of this size"] = None,
     output: Annotated[str | None, "write the rows as float32 .npy instead of printing them"] = None,
+    overwrite: bool = False,
 ) -> Output:
     """Show or write random rows, the same for the same seed."""
     import numpy as np
 
     from warpdata._api import open_corpus
-    from warpdata.bytekit.io.commit import write_file
+    from warpdata.bytekit.io.commit import commit_file
     from warpdata.corpora.source import FractionRows
     from warpdata.ordering.blocks import random_ids
 
@@ -178,9 +177,8 @@ def run_corpus_sample(
             batches = _take(FractionRows(source, fraction), limit)
     if output is None:
         return _show_rows(batches)
-    buffer = io.BytesIO()
-    np.save(buffer, np.concatenate([batch.rows for batch in batches]), allow_pickle=False)
-    write_file(output, buffer.getvalue())
+    with commit_file(output, replace=overwrite) as out:
+        np.save(out, np.concatenate([batch.rows for batch in batches]), allow_pickle=False)
     count = sum(len(batch) for batch in batches)
     return Output({"rows": count, "output": output}, [f"{count} rows: {output}"])
 

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, Unpack
 
 from warpdata.cli import arguments as cli
-from warpdata.cli import exits
-from warpdata.cli.console import Output
+from warpdata.cli.console import Exit, Output
 from warpdata.errors import ConflictError, nearest
 
 if TYPE_CHECKING:
@@ -149,7 +148,7 @@ def _keywords(given: dict[str, Any], **video: Any) -> dict[str, Any]:
 
 
 def _show(receipt: ConversionReceipt) -> Output:
-    code = exits.OK if receipt.is_complete else exits.DAMAGED
+    code = Exit.OK if receipt.is_complete else Exit.DAMAGED
     return Output(receipt, list(receipt.lines()), fit=True, code=code)
 
 
@@ -176,7 +175,6 @@ def run_pack(
         raise ValueError(f"{address} is {what}")
     stem = inside or (os.path.normpath(base) if os.path.isdir(base) else os.path.basename(base))
     path = output or f"{stem}.wshard"
-    cli.check_free(path, overwrite=overwrite)
     written = pack_episode(address, path, raw=raw, overwrite=overwrite, catalog=warp.catalog, **storage)
     size = written.stat().st_size
     return Output({"output": str(written), "bytes": size}, [f"{written}  {size} bytes"])
@@ -206,19 +204,16 @@ def run_chunk(
     """Cut an episode into chunks with their chunk list."""
     from warpdata._api import chunk_episode, divided_address
     from warpdata.episodes.check.rules import is_directory
-    from warpdata.formats.wshard.chunks import list_name
 
     episode = warp.open_episode(address)
     base, inside = divided_address(address)
     is_file = inside is None and os.path.isfile(base)
     folder = Path(output or (Path(base).with_suffix("") if is_file else f"{episode.id}_chunks"))
-    if folder.is_dir():
-        if is_directory(folder):
-            hint = "Give the chunks a folder of their own with --output."
-            raise ConflictError("target is an episode directory", path=folder, hint=hint)
-        cli.check_free(folder / list_name(episode.id), overwrite=overwrite)
+    if folder.is_dir() and is_directory(folder):
+        hint = "Give the chunks a folder of their own with --output."
+        raise ConflictError("target is an episode directory", path=folder, hint=hint)
     with warp.progress("chunk") as bar:
-        chunks = chunk_episode(episode, folder, steps, progress=bar, **storage)
+        chunks = chunk_episode(episode, folder, steps, overwrite=overwrite, progress=bar, **storage)
     return Output(
         {"chunk_list": str(chunks.path), "chunks": [chunk.uri for chunk in chunks.chunks]},
         [f"{chunks.path}  {chunks.total_chunks} chunks, {chunks.total_timesteps} steps"],
@@ -235,6 +230,7 @@ def run_join(
     **storage: Unpack[cli.Storage],
 ) -> Output:
     """Join chunks into one file; every chunk is checked against its SHA-256."""
+    from warpdata.bytekit.io.commit import check_free
     from warpdata.episodes.forms.chunks import join_chunks
     from warpdata.episodes.sources.shard_episode import chunks_of
     from warpdata.formats.wshard.chunks import validate_chunk_continuity
@@ -243,12 +239,12 @@ def run_join(
     chunks = chunks_of(episode)
     if chunks is None:
         raise ValueError(f"not a chunk list: {address}")
-    validate_chunk_continuity(chunks, check_files=True, check_channels=True)
     beside = Path(address).parent if os.path.isfile(address) else Path()
     path = output or str(beside / f"{episode.id}.wshard")
-    cli.check_free(path, overwrite=overwrite)
+    check_free(path, overwrite=overwrite)
+    validate_chunk_continuity(chunks, check_files=True, check_channels=True)
     with warp.progress("join") as bar:
-        join_chunks(episode, path, progress=bar, **storage)
+        join_chunks(episode, path, overwrite=overwrite, progress=bar, **storage)
     return Output(
         {"output": path, "episode_id": episode.id, "length": chunks.total_timesteps},
         [f"{path}  {chunks.total_timesteps} steps from {chunks.total_chunks} chunks"],

@@ -9,8 +9,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict, Unpack
 
 from warpdata.cli import arguments as cli
-from warpdata.cli import exits
-from warpdata.cli.console import Console, Output, as_json, human_bytes, table
+from warpdata.cli.console import Console, Exit, Output, as_json, human_bytes, table
 from warpdata.errors import WarpError
 
 if TYPE_CHECKING:
@@ -56,7 +55,7 @@ def _show(warp: cli.Warp, address: str) -> Output:
         footer = f"{len(rows)} episodes"
         if isinstance(thing, LocalDataset) and (unfinished := len(thing.unfinished_places)):
             footer += (
-                f", {unfinished} unfinished: see `warp episodes`, and `warp salvage` if its recorder is gone"
+                f", {unfinished} unfinished: see `warp list`, and `warp salvage` if its recorder is gone"
             )
         return Output(
             rows,
@@ -64,7 +63,7 @@ def _show(warp: cli.Warp, address: str) -> Output:
             columns=columns,
             right=right,
             footer=[*unreadable, footer],
-            code=exits.DAMAGED if unreadable else exits.OK,
+            code=Exit.DAMAGED if unreadable else Exit.OK,
         )
     if not isinstance(thing, Episode):
         raise ValueError(f"no episodes at {address}; use `warp inspect`")
@@ -82,7 +81,7 @@ def _show(warp: cli.Warp, address: str) -> Output:
         )
     )
     _paint_cameras(thing, warp.console)
-    code = exits.DAMAGED if any("error" in row for row in rows) else exits.OK
+    code = Exit.DAMAGED if any("error" in row for row in rows) else Exit.OK
     lines = [f"{k} = {json.dumps(item, ensure_ascii=False, default=as_json)}" for k, item in static.items()]
     return Output(lines=[] if warp.console.as_json else lines, fit=True, code=code)
 
@@ -149,8 +148,8 @@ def _paint_cameras(episode: Episode, console: Console) -> None:
             continue  # the table above has the error
 
 
-@cli.command('warp episodes robot_data --where "success"')
-def run_episodes(warp: cli.Warp, address: str, *, where: str | None = None, raw: bool = False) -> Output:
+@cli.command('warp list robot_data --where "success"')
+def run_list(warp: cli.Warp, address: str, *, where: str | None = None, raw: bool = False) -> Output:
     """List episodes with sizes and flags; exit code 3 if one cannot be read."""
     from warpdata.cli.terminal import human_time
     from warpdata.episodes.collection.local import LocalDataset
@@ -173,7 +172,7 @@ def run_episodes(warp: cli.Warp, address: str, *, where: str | None = None, raw:
         right=("duration", "size"),
         footer=[f"{len(chosen)} episodes, {len(rows) - len(chosen)} unfinished"],
         fit=True,
-        code=exits.DAMAGED if any("damaged" in row["flags"] for row in rows) else exits.OK,
+        code=Exit.DAMAGED if any("damaged" in row["flags"] for row in rows) else Exit.OK,
     )
 
 

@@ -1,4 +1,4 @@
-"""Commands about published versions: `publish`, `versions`, `tags`, `diff`, `copy`, `list-remote`."""
+"""Commands about published versions: `publish`, `versions`, `tags`, `diff`, `copy`, `catalog`."""
 
 from __future__ import annotations
 
@@ -245,7 +245,7 @@ def _show_expired(expired: Expired) -> Output:
     lines = [f"{expired.dataset_id}@{version}" for version in expired.versions]
     lines.append(f"{len(expired.versions)} versions {verb}, {expired.kept} stay")
     if expired.is_deleted and expired.versions:
-        lines.append("their blobs are reclaimed by `warp gc-remote --delete`")
+        lines.append("their blobs are reclaimed by `warp catalog gc --delete`")
     return Output(expired, lines)
 
 
@@ -336,7 +336,7 @@ def run_copy(
 
 
 @cli.command(
-    "warp list-remote lab/",
+    "warp catalog list lab/",
     columns={
         "dataset": "dataset_id",
         "latest": lambda row: row["version"][:12],
@@ -346,7 +346,7 @@ def run_copy(
     right=("moves",),
     needs_catalog=True,
 )
-def run_list_remote(
+def run_catalog_list(
     warp: cli.Warp, workspace: Annotated[str, "workspace/ (default: all)"] = ""
 ) -> list[dict[str, Any]]:
     """List published datasets and their latest versions; only pointers are read."""
@@ -365,6 +365,33 @@ def run_list_remote(
             hint = f"There are: {', '.join(sorted(known)) or 'none'}.{nearest(name, known)}"
             raise DatasetNotFoundError(f"no workspace {name!r}", hint=hint)
     return rows
+
+
+@cli.command("warp catalog gc --delete", needs_catalog=True)
+def run_catalog_gc(
+    warp: cli.Warp,
+    *,
+    dry_run: bool = False,
+    delete: Annotated[bool, "delete blobs older than the grace period"] = False,
+    older_than: str = "7d",
+) -> Output:
+    """Find or delete blobs that no version uses."""
+    from warpdata.catalog.access import parse_duration
+    from warpdata.catalog.manage.versions import collect
+
+    if delete and dry_run:
+        raise ValueError("--delete and --dry-run exclude each other")
+    grace_s = parse_duration(older_than)
+    with warp.open_access() as access:
+        garbage = collect(access.catalogs[0], delete=delete, grace_s=grace_s)
+    verb = "deleted" if garbage.is_deleted else "unused"
+    size, count = human_bytes(garbage.bytes), len(garbage.blobs)
+    lines = [*garbage.blobs, f"{count} blobs {verb} ({size}) beside {garbage.versions} versions"]
+    if garbage.leftovers:
+        lines.append(f"{len(garbage.leftovers)} cards and signatures of deleted versions {verb}")
+    if garbage.young_blobs:
+        lines.append(f"{garbage.young_blobs} unused blobs are younger than the grace period")
+    return Output(garbage, lines)
 
 
 def _without_empty(catalogs: Sequence[Catalog]) -> Sequence[Catalog]:

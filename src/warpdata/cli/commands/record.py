@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from warpdata.cli import arguments as cli
-from warpdata.cli import exits
-from warpdata.cli.console import Console, Output, table
+from warpdata.cli.console import Console, Exit, Output, table
 from warpdata.errors import WarpError
 
 _DRAW_S = 0.1
@@ -78,7 +77,7 @@ def run_salvage(
         receipts,
         [line for receipt in receipts for line in receipt.lines()],
         fit=True,
-        code=exits.ERROR if failed else exits.OK if is_complete else exits.DAMAGED,
+        code=Exit.ERROR if failed else Exit.OK if is_complete else Exit.DAMAGED,
     )
 
 

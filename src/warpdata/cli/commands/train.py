@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 from warpdata.cli import arguments as cli
-from warpdata.cli import exits
-from warpdata.cli.console import Console, Output, table
+from warpdata.cli.console import Console, Exit, Output, table
 
 if TYPE_CHECKING:
     from warpdata.catalog.dataset import Dataset
@@ -26,13 +25,13 @@ def run_init(
     overwrite: bool = False,
 ) -> Output:
     """Write a loader script for a dataset, with decoders for the bindings and a smoke test."""
-    from warpdata.bytekit.io.commit import write_file
+    from warpdata.bytekit.io.commit import commit_file
     from warpdata.catalog.manage.reports import loader_code, loader_name
 
     with warp.open_dataset(dataset) as opened:
         code, path = loader_code(opened, table), Path(output or loader_name(opened))
-    cli.check_free(path, overwrite=overwrite)
-    write_file(path, code.encode())
+    with commit_file(path, replace=overwrite) as out:
+        out.write(code.encode())
     return Output({"path": str(path)}, [f"wrote {path}; try: python {path}"])
 
 
@@ -95,7 +94,7 @@ def run_lanes_list(
             lines += _lane_lines(opened, name, status, report, warp.console)
         if not values:
             lines = [f"{opened.id}@{opened.version[:12]} has no lanes; `warp lanes add` computes one"]
-    return Output(values, lines, fit=True, code=exits.DAMAGED if is_damaged else exits.OK)
+    return Output(values, lines, fit=True, code=Exit.DAMAGED if is_damaged else Exit.OK)
 
 
 def _lane_lines(dataset: Dataset, name: str, status: Any, report: Any, console: Console) -> list[str]:

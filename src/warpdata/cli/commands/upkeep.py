@@ -1,4 +1,4 @@
-"""Commands for upkeep: `repair`, `gc-remote`, `cache`, `doctor`, `completion`."""
+"""Commands for upkeep: `repair`, `cache`, `doctor`, `completion`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from warpdata.cli import arguments as cli
-from warpdata.cli import exits
-from warpdata.cli.console import Output, human_bytes
+from warpdata.cli.console import Exit, Output, human_bytes
 
 if TYPE_CHECKING:
     from warpdata.stores.pagecache import PageCache
@@ -40,38 +39,11 @@ def run_repair(
     lines += [f"lost: {sha256}" for sha256 in done.lost]
     if done.lost:
         lines.append("  name a catalog with a copy (--from) or the files it was made from (--files)")
-    return Output(done, lines, style={"lost:": "red"}, code=exits.DAMAGED if done.lost else exits.OK)
+    return Output(done, lines, style={"lost:": "red"}, code=Exit.DAMAGED if done.lost else Exit.OK)
 
 
-@cli.command("warp gc-remote --delete", needs_catalog=True)
-def run_gc_remote(
-    warp: cli.Warp,
-    *,
-    dry_run: bool = False,
-    delete: Annotated[bool, "delete blobs older than the grace period"] = False,
-    older_than: str = "7d",
-) -> Output:
-    """Find or delete blobs that no version uses."""
-    from warpdata.catalog.access import parse_duration
-    from warpdata.catalog.manage.versions import collect
-
-    if delete and dry_run:
-        raise ValueError("--delete and --dry-run exclude each other")
-    grace_s = parse_duration(older_than)
-    with warp.open_access() as access:
-        garbage = collect(access.catalogs[0], delete=delete, grace_s=grace_s)
-    verb = "deleted" if garbage.is_deleted else "unused"
-    size, count = human_bytes(garbage.bytes), len(garbage.blobs)
-    lines = [*garbage.blobs, f"{count} blobs {verb} ({size}) beside {garbage.versions} versions"]
-    if garbage.leftovers:
-        lines.append(f"{len(garbage.leftovers)} cards and signatures of deleted versions {verb}")
-    if garbage.young_blobs:
-        lines.append(f"{garbage.young_blobs} unused blobs are younger than the grace period")
-    return Output(garbage, lines)
-
-
-@cli.command("warp cache stats")
-def run_cache_stats(_: cli.Warp) -> Output:
+@cli.command("warp cache show")
+def run_cache_show(_: cli.Warp) -> Output:
     """Show folder and size of the cache."""
     return _show_cache(_open_cache())
 
@@ -147,7 +119,7 @@ def run_doctor(warp: cli.Warp) -> Output:
         {"is_ok": is_ok, "checks": checks},
         lines,
         style={"ok  ": "green", "FAIL": "red", "note": "red"},
-        code=exits.OK if is_ok else exits.ERROR,
+        code=Exit.OK if is_ok else Exit.ERROR,
     )
 
 

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Unpack
 
 from warpdata.cli import arguments as cli
-from warpdata.cli import exits
-from warpdata.cli.console import Output, human_bytes
+from warpdata.cli.console import Exit, Output, human_bytes
 from warpdata.errors import FileFinding, FormatError, nearest
 
 if TYPE_CHECKING:
@@ -77,7 +76,7 @@ def run_embed(
 
 
 @cli.command(
-    "warp similar robot_data#3 --at 0.4s --duration 1.5s",
+    "warp similar robot_data#3 --at 0.4s --for 1.5s",
     columns={
         "episode": "episode_id",
         "from": lambda hit: f"{hit.t0_ns / 1e9:.3f} s",
@@ -91,9 +90,11 @@ def run_similar(
     address: Annotated[str, cli.Arg(f"the episode: {cli.FORMS}", "ADDRESS#ID")],
     *,
     at: cli.Moment,
-    duration: int = 1_000_000_000,
+    duration: Annotated[int, cli.ARGUMENTS["duration"]._replace(short="--for")] = 1_000_000_000,
     limit: Annotated[int, _RESULTS] = 5,
     index: str | None = None,
+    embedder: Annotated[str | None, "MODULE:FUNCTION that made the index, if it is one of your own"] = None,
+    revision: str | None = None,
 ) -> Sequence[Any]:
     """Find moments like one of an episode."""
     from warpdata._api.similar import find_similar
@@ -103,7 +104,9 @@ def run_similar(
         raise ValueError(f"name one episode: {address}#ID")
     episode = warp.open_episode(address)
     start = at(episode.first_ts_ns)
-    return find_similar(source, episode.id, start, start + duration, limit, index=index, catalog=warp.catalog)
+    options: dict[str, Any] = {"index": index, "revision": revision, "catalog": warp.catalog}
+    options["embedder"] = cli.import_function(embedder) if embedder and ":" in embedder else embedder
+    return find_similar(source, episode.id, start, start + duration, limit, **options)
 
 
 # Vector files.
@@ -127,12 +130,15 @@ def run_vectors_create(
     dim: Annotated[int, "dimensions of a vector"],
     metric: Literal["l2", "ip", "cosine"] = "l2",
     dtype: Literal["f32", "f16", "bf16", "i8", "u8", "i4", "binary"] = "f32",
+    key: Annotated[
+        str | None, cli.Arg("a text field of the metadata that names the vectors", "FIELD")
+    ] = None,
     overwrite: bool = False,
 ) -> Output:
     """Make a new, empty vector file."""
     from warpdata.search.store import VectorStore
 
-    with VectorStore.create(file, dim=dim, metric=metric, dtype=dtype, overwrite=overwrite) as store:
+    with VectorStore.create(file, dim=dim, metric=metric, dtype=dtype, key=key, overwrite=overwrite) as store:
         value = {"file": file, "dim": store.dim, "metric": store.metric, "dtype": store.dtype}
     return Output(value, [f"created {file}: {value['dim']} dimensions, {value['metric']}, {value['dtype']}"])
 
@@ -222,15 +228,16 @@ def _read_queries(text: str, column: str) -> Any:
     return np.concatenate(batches)
 
 
-def _read_ids(words: Sequence[str]) -> Any:
-    return [int(word) if word.isdigit() else word for word in words]
+def _read_ids(words: Sequence[str], store: VectorStore) -> Any:
+    """Keys where the file declares them, else numbers."""
+    return list(words) if store.key else [int(word) if word.isdigit() else word for word in words]
 
 
 @cli.command("warp vectors get episodes.rvf 7 8 --json")
 def run_vectors_get(_: cli.Warp, file: str, ids: Sequence[str]) -> Output:
     """Print vectors and their metadata."""
     with _open(file) as store:
-        numbers = _read_ids(ids)
+        numbers = _read_ids(ids, store)
         vectors, metadata = store.get(numbers).tolist(), store.metadata(numbers)
     rows = [
         {"id": number, "vector": vector, "metadata": about}
@@ -269,7 +276,7 @@ def run_vectors_update(
     """Set metadata fields of vectors."""
     fields = cli.named_values(set_)
     with _open(file, change=True) as store:
-        store.update(_read_ids(ids), [fields] * len(ids))
+        store.update(_read_ids(ids, store), [fields] * len(ids))
     return Output({"updated": len(ids)}, [f"updated {len(ids)} vectors in {file}"])
 
 
@@ -277,13 +284,13 @@ def run_vectors_update(
 def run_vectors_delete(_: cli.Warp, file: str, ids: Sequence[str] = (), *, where: Where = None) -> Output:
     """Delete vectors by id or by a condition."""
     with _open(file, change=True) as store:
-        count = store.delete(_read_ids(ids) if ids else None, where=where)
+        count = store.delete(_read_ids(ids, store) if ids else None, where=where)
         total = len(store)
     return Output({"deleted": count, "vectors": total}, [f"deleted {count} vectors; {file} holds {total}"])
 
 
-@cli.command("warp vectors info episodes.rvf")
-def run_vectors_info(_: cli.Warp, file: str) -> Output:
+@cli.command("warp vectors show episodes.rvf")
+def run_vectors_show(_: cli.Warp, file: str) -> Output:
     """Describe a vector file."""
     return describe_vectors(file)
 
@@ -325,7 +332,7 @@ def run_vectors_verify(
     return Output(
         {"segments": count, "damages": damages},
         [*lines, f"{file}: {count} segments, {len(damages)} damaged"],
-        code=exits.DAMAGED if damages else exits.OK,
+        code=Exit.DAMAGED if damages else Exit.OK,
     )
 
 
@@ -349,7 +356,6 @@ def run_vectors_export(
         raise ValueError(
             f"unknown suffix of {output!r} (choose from {', '.join(known)}).{nearest(suffix, known)}"
         )
-    cli.check_free(output, overwrite=overwrite)
     with _open(file) as store:
         if suffix in TABLE_SUFFIXES:
             count = write_rows(output, store, overwrite=overwrite)
