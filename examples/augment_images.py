@@ -2,7 +2,7 @@
 
 The loader decodes and scales on the CPU and hands over uint8. One copy from pinned memory brings a batch to the device,
 where random crop, colour jitter and normalising are a few operations on all images at once. The random numbers belong
-to the place in the epoch: a resumed run sees the same crops. Needs torch and `pip install 'warpdata[video]'`; runs on
+to the place in the epoch: a resumed run sees the same crops. Needs torch and the extra `video`; runs on
 the CPU where there is no GPU.
 """
 

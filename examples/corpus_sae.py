@@ -1,7 +1,7 @@
 """Harvest activations of a small model, train a tiny sparse autoencoder on the shuffled stream, resume it mid-epoch.
 
 The first half of the epoch is read with one worker count, the second half with another: the batches are bit for bit
-those of an uninterrupted run, so the weights are too. Needs `pip install 'warpdata[torch]'`.
+those of an uninterrupted run, so the weights are too. Needs torch.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     python examples/curate_ray.py [FOLDER]
 
-Needs `pip install 'warpdata[ray]'`. The same code runs on a cluster; the catalog is then a bucket.
+Needs the extra `ray`. The same code runs on a cluster; the catalog is then a bucket.
 """
 
 from __future__ import annotations

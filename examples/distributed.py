@@ -75,7 +75,7 @@ def train(root: Path, out: Path) -> None:
                 optimizer.step()
                 losses.append(loss.item())
     weights = [] if torch is None else [each.detach().numpy().tolist() for each in model.parameters()]
-    told = {
+    report = {
         "rank": loader.rank,
         "world": loader.world,
         "seen": seen,
@@ -83,7 +83,7 @@ def train(root: Path, out: Path) -> None:
         "weights": weights,
         "state": loader.state_dict(),
     }
-    (out / f"rank{loader.rank}.json").write_text(json.dumps(told))
+    (out / f"rank{loader.rank}.json").write_text(json.dumps(report))
     if torch is not None:
         distributed.destroy_process_group()
 
@@ -103,19 +103,21 @@ def launch(root: Path, out: Path, world: int = 2) -> None:
 
 def check(out: Path, world: int = 2) -> None:
     """Both ranks together saw every sample once per epoch, in the order of one process."""
-    told = [json.loads((out / f"rank{rank}.json").read_text()) for rank in range(world)]
-    assert [(each["rank"], each["world"]) for each in told] == [(rank, world) for rank in range(world)]
-    places = {(each["state"]["epoch"], each["state"]["position"]) for each in told}
+    reports = [json.loads((out / f"rank{rank}.json").read_text()) for rank in range(world)]
+    assert [(each["rank"], each["world"]) for each in reports] == [(rank, world) for rank in range(world)]
+    places = {(each["state"]["epoch"], each["state"]["position"]) for each in reports}
     assert len(places) == 1, "the ranks are at one place"
-    steps = zip(*(each["seen"] for each in told), strict=True)
+    steps = zip(*(each["seen"] for each in reports), strict=True)
     together = [[sample for part in step for sample in part] for step in steps]
     half = len(together) // 2
     for epoch in (together[:half], together[half:]):
         assert sorted(sample for step in epoch for sample in step) == list(range(EPISODES * STEPS))
     if torch is not None:
-        assert told[0]["weights"] == told[1]["weights"], "the models drifted apart"
-        assert told[0]["losses"][-1] < told[0]["losses"][0]
-    print(f"{world} ranks, {len(together)} steps: every sample once per epoch, one state: {told[0]['state']}")
+        assert reports[0]["weights"] == reports[1]["weights"], "the models drifted apart"
+        assert reports[0]["losses"][-1] < reports[0]["losses"][0]
+    print(
+        f"{world} ranks, {len(together)} steps: every sample once per epoch, one state: {reports[0]['state']}"
+    )
 
 
 def main(folder: Path) -> None:

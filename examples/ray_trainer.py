@@ -1,10 +1,10 @@
 """Ray's TorchTrainer with our loader: Ray starts the workers, the loader finds out which of them it is.
 
-    pip install 'warpdata[ray]' 'ray[train]' torch
+    pip install '.[ray]' 'ray[train]' torch
     python examples/ray_trainer.py FOLDER [WORKERS]
 
 Ray is for starting processes on many machines and starting them again; the samples come from `wd.Loader`, because it
-resumes exactly, on any number of workers, from a state of a hundred bytes that lies in Ray's checkpoint.
+resumes exactly, on any number of workers, from a state of a hundred bytes in Ray's checkpoint.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Behaviour cloning, killed and resumed: record with Gymnasium, publish, train, `kill -9`, go on with two ranks.
 
 The policy sees two past observations and gives sixteen actions. The loss curve of the interrupted run is, number for
-number, that of a run nobody interrupted. Needs `pip install 'warpdata[gym]'`; trains with torch where that is
+number, that of an uninterrupted run. Needs the extra `gym`; trains with torch where that is
 installed, else with numpy.
 """
 

@@ -88,7 +88,7 @@ class LinearModel:
         return np.linalg.solve(self.square + 1e-9 * np.eye(4), self.product)
 
     def predict(self, episode: wd.Episode) -> np.ndarray:
-        """What it would have said one step ahead, for every record of `state`."""
+        """What it would have predicted one step ahead, for every record of `state`."""
         state, push = episode["state"].values(), episode["push"].values()
         ahead = self.inputs(state, push) @ self.weights
         return np.concatenate([state[:1], ahead[:-1]]).astype(np.float32)
@@ -115,14 +115,17 @@ def main(folder: Path) -> None:
         worst = error.worst[0]
         print(f"one step ahead: rms error {error.rms:.2e}, worst {worst.error:.2e} in {worst.episode_id}")
         assert error.rms < 1e-4, "the world is linear"
-        said = wd.Windows(
+        pairs = wd.Windows(
             ds.episodes,
-            {"real": wd.Field("state", horizon=8), "said": wd.Field("prediction/state/linear", horizon=8)},
+            {
+                "real": wd.Field("state", horizon=8),
+                "predicted": wd.Field("prediction/state/linear", horizon=8),
+            },
             anchor="push",
             edges="skip",
         )
-        both = next(iter(wd.Loader(said, 4, seed=0)))
-        assert np.allclose(both["real"], both["said"], atol=1e-3)
+        both = next(iter(wd.Loader(pairs, 4, seed=0)))
+        assert np.allclose(both["real"], both["predicted"], atol=1e-3)
 
     record(root, 2, first=8)
     publish(root, catalog, extend=True)

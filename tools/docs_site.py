@@ -7,13 +7,16 @@ format specifications and llms.txt are generated, so that they cannot differ fro
 from __future__ import annotations
 
 import argparse
+import importlib
 import inspect
 import os
 import re
 import shutil
 import tempfile
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import nbformat
 from nbclient import NotebookClient
@@ -28,12 +31,55 @@ FORMATS = ROOT / "src" / "warpdata" / "formats"
 PROJECT_PAGES = ("ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
 
 API = sorted((ROOT / "docs" / "reference" / "api").glob("*.md"))
-"""Hand-written pages of the API reference: a heading `## wd.NAME` and an example per name."""
+"""Hand-written pages of the API reference: a heading `## wd.NAME` (or several names) with an example."""
+
+DESCRIPTIONS: dict[str, Any] = tomllib.loads(Path(__file__).with_name("docs_site_api.toml").read_text())
+"""The meaning of every parameter, and the usual errors of every call."""
+
+
+def names_in(heading: str) -> list[str]:
+    """The public names of a heading such as `## wd.pack_residual, wd.unpack_residual`."""
+    return re.findall(r"wd\.([\w.]+)", heading)
 
 
 def api_names() -> list[str]:
     """The names that have a heading on a page of the API reference."""
-    return [name for page in API for name in re.findall(r"^## wd\.(\w+)$", page.read_text(), re.M)]
+    headings = [line for page in API for line in re.findall(r"^## (wd\..*)$", page.read_text(), re.M)]
+    return [name for line in headings for name in names_in(line)]
+
+
+def public_names() -> list[str]:
+    """Every public name: those of `wd`, and those of the package `wd.ray`."""
+    names = {*wd.__all__, *wd._ELSEWHERE} - {"__version__"}
+    return sorted([*names, *(f"ray.{name}" for name in {*wd.ray.__all__, "open"})])
+
+
+def find_public(name: str) -> Any:
+    """The object of a public name such as `Loader` or `ray.publish`."""
+    value: Any = wd
+    for part in name.split("."):
+        value = getattr(value, part)
+    return value
+
+
+def parameters_of(name: str) -> list[inspect.Parameter]:
+    """The parameters to describe: none of errors and of classes that other calls return."""
+    value = find_public(name)
+    if name in DESCRIPTIONS["made"] or (inspect.isclass(value) and issubclass(value, Exception)):
+        return []
+    return list(inspect.signature(value).parameters.values())
+
+
+def meaning_of(name: str, parameter: inspect.Parameter) -> str:
+    """What a parameter means, "" if the descriptions lack it."""
+    own = DESCRIPTIONS["calls"].get(name, {})
+    return str(own.get(parameter.name) or DESCRIPTIONS["parameters"].get(parameter.name, ""))
+
+
+def errors_of(name: str) -> list[tuple[str, str]]:
+    """Errors of a call: class and cause."""
+    listed = DESCRIPTIONS["calls"].get(name, {}).get("errors", ())
+    return [(kind, cause.strip()) for kind, _, cause in (each.partition(":") for each in listed)]
 
 
 def write_site_sources(target: Path = TARGET) -> list[Path]:
@@ -49,7 +95,6 @@ def write_site_sources(target: Path = TARGET) -> list[Path]:
             f"reference/api/{page.name}": api_page((target / "reference" / "api" / page.name).read_text())
             for page in API
         },
-        "reference/api/more.md": more_page(),
         "reference/cli.md": cli_page(),
         "reference/errors.md": errors_page(),
         **{f"reference/formats/{spec.parent.name}.md": spec.read_text() for spec in specifications()},
@@ -78,7 +123,7 @@ def write_notebook_page(notebook: Path) -> None:
         picture = notebook.parent / name
         picture.parent.mkdir(exist_ok=True)
         picture.write_bytes(data)
-    notebook.with_suffix(".md").write_text(text)
+    notebook.with_suffix(".md").write_text(text.replace(f"{folder}/", ""))
     notebook.unlink()
 
 
@@ -95,49 +140,104 @@ def project_page(name: str) -> str:
 
 
 def api_page(text: str) -> str:
-    """A page of the API reference: below each example the signature, the docstring and the methods of its name."""
+    """A page of the API reference: below each example what signature, docstring and descriptions hold."""
     parts = re.split(r"^(?=## wd\.)", text, flags=re.M)
-    return parts[0] + "\n".join(part.rstrip() + "\n\n" + entry_of(part) for part in parts[1:])
+    return parts[0] + "\n".join(part.rstrip() + "\n\n" + entries_of(part) for part in parts[1:])
 
 
-def entry_of(part: str) -> str:
-    """The directive of mkdocstrings for the name in the heading of a part."""
-    name = part.split(maxsplit=2)[1].removeprefix("wd.")
-    options = f"heading: wd.{name}, heading_level: 3, show_root_toc_entry: false, summary: true"
-    return f"::: {home_of(name)}.{name}\n    options: {{{options}}}\n"
+def entries_of(part: str) -> str:
+    """The parameters, errors and directives of mkdocstrings for the names in the heading of a part."""
+    names = names_in(part.splitlines()[0])
+    return "\n".join("\n".join([*tables_of(name), directive_of(name, len(names) > 1)]) for name in names)
 
 
-def more_page() -> str:
-    """Every other public name: documents and programs use them, a newcomer does not need them."""
-    lines = ["# Further names", "", "| name | purpose |", "|---|---|"]
-    for name in sorted(set(further_names()) - set(api_names())):
-        summary = (inspect.getdoc(getattr(wd, name)) or "").partition("\n")[0].replace("|", "\\|")
-        lines.append(f"| `wd.{name}` | {summary} |")
+def tables_of(name: str) -> Iterator[str]:
+    if made := DESCRIPTIONS["made"].get(name):
+        yield from (f"`wd.{name}`: {made}.", "")
+    if parameters := parameters_of(name):
+        yield from ("| parameter | type | default | meaning |", "|---|---|---|---|")
+        for each in parameters:
+            default = "" if each.default is each.empty else f"`{shown_default(each.default)}`"
+            kind = str(each.annotation).replace("|", "\\|")
+            stars = {each.VAR_KEYWORD: "**", each.VAR_POSITIONAL: "*"}.get(each.kind, "")
+            yield f"| `{stars}{each.name}` | `{kind}` | {default} | {meaning_of(name, each)} |"
+        yield ""
+    if errors := errors_of(name):
+        yield from ("| error | when |", "|---|---|")
+        yield from (f"| `{kind}` | {cause} |" for kind, cause in errors)
+        yield ""
+
+
+def shown_default(value: Any) -> str:
+    """A default as it is written; one that only the class knows is shown as `…`."""
+    text = getattr(value, "__name__", None) or repr(value)
+    return "…" if text.startswith("<") else text.replace("|", "\\|")
+
+
+def directive_of(name: str, has_heading: bool) -> str:
+    """The directive of mkdocstrings: signature, docstring and methods."""
+    value = find_public(name)
+    heading = f"show_root_heading: {str(has_heading).lower()}, show_root_toc_entry: false"
+    options = f"heading: wd.{name}, heading_level: 3, {heading}, summary: true"
+    return f"::: {value.__module__}.{value.__name__}\n    options: {{{options}}}\n"
+
+
+def plain_directives(text: str) -> str:
+    """Markdown for readers without mkdocstrings: signatures and docstrings instead of the directives."""
+    return re.sub(r"^::: (\S+)\n    options: .*\n", lambda match: plain_entry(match[1]), text, flags=re.M)
+
+
+def plain_entry(address: str) -> str:
+    home, _, name = address.rpartition(".")
+    value = getattr(importlib.import_module(home), name)
+    lines = ["```python", f"{name}{inspect.signature(value)}", "```", "", inspect.getdoc(value) or "", ""]
+    for member, call in vars(value).items() if inspect.isclass(value) else ():
+        if member.startswith("_") or not (inspect.isfunction(call) or isinstance(call, classmethod)):
+            continue
+        function = getattr(value, member)
+        summary = (inspect.getdoc(function) or "").partition("\n")[0]
+        lines.append(f"- `{member}{inspect.signature(function)}`: {summary}")
     return "\n".join(lines) + "\n"
 
 
-def further_names() -> list[str]:
-    return sorted({*wd.__all__, *wd._ELSEWHERE} - {"__version__"})
+ERRORS_ABOUT = """# Errors by code
 
+Every error has a `code`, a message with the path, and a `hint`. `warp` prints them as `error[code]`:
 
-def home_of(name: str) -> str:
-    """The module that defines a public name."""
-    return str(getattr(wd, name).__module__)
+```text
+error[truncated]: the file has 806 bytes, its header states 1612: cut.wshard
+  hint: The copy is incomplete; fetch it again, or run `warp salvage` on a recording.
+```
+
+`--debug` (or `WARP_DEBUG=1`) also prints the traceback. In Python, catch the class: `except wd.errors.TruncatedError`.
+"""
+FAMILIES = {
+    "FormatError": "Files",
+    "StoreError": "Stores and networks",
+    "DatasetError": "Published datasets",
+    "RecordingError": "Recording",
+    "WarpError": "Everything else",
+}
+"""Base classes of the error tree, and what their errors are about."""
 
 
 def errors_page() -> str:
     """Troubleshooting by error code, from the error classes."""
-    lines = ["# Errors by code", ""]
-    lines += [
-        "Every error has a `code`, a message with the path, and a `hint`. `warp` prints them as `error[code]`.",
-        "",
-    ]
-    lines += ["| code | class | meaning | remedy |", "|---|---|---|---|"]
-    for name, kind in sorted(vars(wd.errors).items()):
-        if isinstance(kind, type) and issubclass(kind, wd.WarpError):
+    lines = [ERRORS_ABOUT]
+    listed: set[str] = set()
+    for base, title in FAMILIES.items():
+        family = {
+            name: kind
+            for name, kind in sorted(vars(wd.errors).items())
+            if inspect.isclass(kind) and issubclass(kind, getattr(wd.errors, base)) and name not in listed
+        }
+        listed.update(family)
+        lines += [f"## {title}", "", "| code | class | meaning | remedy |", "|---|---|---|---|"]
+        for name, kind in family.items():
             meaning = (kind.__doc__ or "").partition("\n")[0]
             lines.append(f"| `{kind.code}` | `{name}` | {meaning} | {kind.default_hint} |")
-    return "\n".join(lines) + "\n"
+        lines.append("")
+    return "\n".join(lines)
 
 
 def cli_page() -> str:
@@ -172,13 +272,29 @@ def help_texts(parser: argparse.ArgumentParser, name: str) -> Iterator[tuple[str
                 yield f"warp {name} {verb} --help", sub.format_help()
 
 
+KINDS = {
+    "tutorial": "Tutorial",
+    "notebooks": "Notebooks",
+    "howto": "How-to",
+    "reference": "Reference",
+    "explanation": "Explanation",
+    "decisions": "Decisions",
+    "project": "Project",
+}
+
+
 def index_of(pages: list[Path], target: Path) -> str:
-    """llms.txt: the title and Markdown address of every page."""
+    """llms.txt: the title and Markdown address of every page, by kind."""
     lines = ["# warpdata", "", "> One data system from the sensor to the training step.", ""]
-    for page in pages:
-        title = next((line[2:] for line in page.read_text().splitlines() if line.startswith("# ")), page.stem)
-        lines.append(f"- [{title}]({page.relative_to(target).as_posix()})")
-    return "\n".join(lines) + "\n"
+    places = {page: page.relative_to(target).as_posix() for page in pages}
+    for folder, kind in {"index.md": "Start", **KINDS}.items():
+        lines += [f"## {kind}", ""]
+        for page, place in places.items():
+            if place.partition("/")[0] == folder:
+                titles = (line[2:] for line in page.read_text().splitlines() if line.startswith("# "))
+                lines.append(f"- [{next(titles, page.stem)}]({place})")
+        lines.append("")
+    return "\n".join(lines)
 
 
 def copy_markdown(source: Path, site: Path) -> None:
@@ -186,7 +302,7 @@ def copy_markdown(source: Path, site: Path) -> None:
     for page in source.rglob("*.md"):
         path = site / page.relative_to(source)
         path.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(page, path)
+        path.write_text(plain_directives(page.read_text()))
 
 
 if __name__ == "__main__":

@@ -803,9 +803,9 @@ def every_residual() -> wd.WShardEpisode:
 
 def chunk_lists(folder: Path) -> None:
     """Episodes in chunks, with every kind of channel, and lists that are wrong."""
-    wd.chunk_episode(every_lane(), folder / "lanes", 4, compression="zstd")
-    wd.chunk_episode(every_word(), folder / "words", 3)
-    wd.chunk_episode(every_residual(), folder / "residuals", 7)
+    wd.chunk_episode(every_lane(), folder / "lanes", 4, compression="zstd", overwrite=True)
+    wd.chunk_episode(every_word(), folder / "words", 3, overwrite=True)
+    wd.chunk_episode(every_residual(), folder / "residuals", 7, overwrite=True)
     good = [
         {
             "chunk_index": index,

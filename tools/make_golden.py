@@ -87,12 +87,12 @@ def every_word() -> wd.WShardEpisode:
 
 def write_shards(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    wd.save_wshard(every_word(), folder / "words.wshard")
-    wd.save_wshard(every_dtype(), folder / "dtypes.wshard")
-    wd.save_wshard(every_lane(), folder / "lanes.wshard")
+    wd.save_wshard(every_word(), folder / "words.wshard", overwrite=True)
+    wd.save_wshard(every_dtype(), folder / "dtypes.wshard", overwrite=True)
+    wd.save_wshard(every_lane(), folder / "lanes.wshard", overwrite=True)
     how = {"zstd": "zstd", "lz4": "lz4", "seekable": "zstd-seekable:3"}
-    wd.save_wshard(compressed(), folder / "compressed.wshard", how)
-    wd.chunk_episode(every_dtype(), folder / "chunks", 4)
+    wd.save_wshard(compressed(), folder / "compressed.wshard", how, overwrite=True)
+    wd.chunk_episode(every_dtype(), folder / "chunks", 4, overwrite=True)
     expected = {
         path.relative_to(folder).as_posix(): {
             name: hashlib.sha256(ShardReader.open(path).read(name)).hexdigest()

@@ -11,8 +11,7 @@ import numpy as np
 from warpdata.bytekit.checksum import sha256_hex
 from warpdata.catalog.access import parse_name
 from warpdata.catalog.publish.signing import public_text, seeded_key, signature_file
-from warpdata.formats.manifest.codec import pack_manifest, packed_shards, to_json
-from warpdata.formats.manifest.layout import ShardGuide, pack_guide
+from warpdata.formats.manifest.codec import ShardGuide, pack_guide, pack_manifest, packed_shards, to_json
 from warpdata.formats.manifest.model import (
     ArtifactPart,
     Binding,
@@ -21,8 +20,6 @@ from warpdata.formats.manifest.model import (
     MemberIndexRef,
     TablePart,
     TableShard,
-    blob_of,
-    table_shard_of,
 )
 
 
@@ -55,18 +52,13 @@ def example() -> Manifest:
 
 def long_example() -> tuple[Manifest, dict[str, bytes]]:
     """A manifest whose lists are long, in order and in none, and the parts they lie in."""
-    episodes = packed_shards(
-        tuple(_shard(f"ep/{number:04d}.wshard", number) for number in range(600)), blob_of
-    )
-    files = packed_shards(
-        tuple(_shard(f"{number * 7919 % 300:03d}", number) for number in range(300)), blob_of
-    )
+    episodes = packed_shards(tuple(_shard(f"ep/{number:04d}.wshard", number) for number in range(600)))
+    files = packed_shards(tuple(_shard(f"{number * 7919 % 300:03d}", number) for number in range(300)))
     rows = packed_shards(
         tuple(
             TableShard(sha256_hex(f"rows {n}".encode()), 100 + n, row_count=n, guide=BlobRef("c" * 64, 300))
             for n in range(300)
         ),
-        table_shard_of,
     )
     fields = ({"name": "id", "type": "int64", "nullable": True},)
     manifest = Manifest(

@@ -1,6 +1,6 @@
 """Test the wheel, not the source tree: `make test-all`, or `python -m tools.test_all --only 3.12 -- -x tests/bytekit`.
 
-Builds the wheel once, and for every Python from 3.11 to 3.13 that is found on this machine makes a fresh environment,
+Builds the wheel once, and for every Python from 3.11 to 3.14 that is found on this machine makes a fresh environment,
 installs the wheel with its test extra and runs the tests there. The run `oldest` has the oldest Python with the lowest
 version of every library that the wheel says it works with. `--folder` keeps the environments, so that a second run
 there, of one part of the tests after another, installs nothing but the wheel.
@@ -24,10 +24,10 @@ from pathlib import Path
 from tools.interpreters import interpreter, version_of
 
 ROOT = Path(__file__).resolve().parent.parent
-VERSIONS = ("3.11", "3.12", "3.13")
+VERSIONS = ("3.11", "3.12", "3.13", "3.14")
 OLDEST = "oldest"
 TESTS = ("tests",)
-"""The shrink_pixels benchmarks are left to `make test`: they would make each of the runs longer and say little more."""
+"""The benchmarks are left to `make test`: they would make each run longer and show little more."""
 LIBRARIES_ONLY_FOR_TESTS = "test"
 """Their lowest versions are no promise: the run with the oldest libraries takes any that fit beside those."""
 
@@ -119,7 +119,7 @@ def main() -> int:
     found = interpreters()
     missing = [version for version in VERSIONS if version not in found]
     if not found:
-        print("no Python from 3.11 to 3.13 is here")
+        print("no Python from 3.11 to 3.14 is here")
         return 1
     runs = {**found, OLDEST: next(iter(found.values()))}
     wanted = {name: python for name, python in runs.items() if not args.only or name in args.only}
