@@ -37,9 +37,8 @@ from warpdata.catalog.publish.pointers import (
     about_manifest,
     make_cards,
     read_pointer,
-    removal_count,
 )
-from warpdata.catalog.publish.publish import PublishOptions, publish_after, upload_bytes, upload_file
+from warpdata.catalog.publish.publish import PublishOptions, Uploads, publish, upload_file
 from warpdata.catalog.read.resolve import Resolver
 from warpdata.episodes.collection.facts import joined_tables, table_of
 from warpdata.formats.manifest import layout
@@ -51,7 +50,7 @@ from warpdata.formats.manifest.codec import (
     parse_manifest,
     to_json,
 )
-from warpdata.formats.manifest.model import EPISODE_KIND, ArtifactPart, BlobRef, Manifest, blob_of
+from warpdata.formats.manifest.model import EPISODE_KIND, ArtifactPart, BlobRef, Manifest
 from warpdata.ray.planning import plan_episodes
 from warpdata.settings import Settings
 from warpdata.stores.blobstore import digest_file
@@ -109,9 +108,9 @@ def old_manifest(builder: DatasetBuilder, paths: Sequence[Path], sizes: Sizes) -
             BlobRef(shard.digest.sha256, shard.digest.size, name=f"{each}.wshard")
             for each, shard in zip(names, shards, strict=False)
         ]
-    packed = packed_shards(tuple(refs), blob_of)
-    uploads = [upload_file(s.path, s.digest, is_staged=False) for s in shards]
-    uploads += [upload_bytes(data) for data in packed.blobs.values()]
+    packed = packed_shards(tuple(refs))
+    uploads = Uploads(upload_file(s.path, s.digest, is_staged=False) for s in shards)
+    uploads.add_list(packed)
     builder.add_table("episodes", joined_tables(every))
     table, more = builder._build(None)
     artifacts = {"episodes": ArtifactPart(EPISODE_KIND, packed.shards)}
@@ -329,10 +328,7 @@ def put_episodes(name: str, paths: Sequence[Path], sizes: Sizes, work: Path) -> 
         manifest, uploads = old_manifest(builder, paths, sizes)
         store = opened.catalogs[0].store
         assert store is not None
-        dataset = parse_name(name)
-        seen = read_pointer(store, dataset.latest_key)
-        removals = removal_count(store)
-        publish_after(store, dataset, seen, removals, manifest, uploads, PublishOptions(workers=8))
+        publish(store, parse_name(name), lambda _: (manifest, uploads), PublishOptions(workers=8))
     return len(pack_manifest(manifest))
 
 

@@ -20,7 +20,7 @@ from bench import measure
 from warpdata.bytekit.checksum import sha256_hex
 from warpdata.formats.manifest.codec import PartedShards, packed_shards, with_added
 from warpdata.formats.manifest.layout import MAX_MANIFEST_BYTES
-from warpdata.formats.manifest.model import BlobRef, blob_of
+from warpdata.formats.manifest.model import BlobRef
 
 PAGE = Path(__file__).parent.parent / "docs" / "explanation" / "scale.md"
 
@@ -116,11 +116,11 @@ def tree(count: int = 20_000) -> Tree:
     refs = [
         BlobRef(sha256_hex(f"{n}".encode()), 25_000_000 + n, name=f"{n:012d}.wshard") for n in range(count)
     ]
-    packed = packed_shards(tuple(refs), blob_of)
+    packed = packed_shards(tuple(refs))
     assert isinstance(packed.shards, PartedShards)
     leaves = [ref for ref in packed.shards.part_blobs() if getattr(ref, "level", 0) == 0]
     new = [BlobRef(sha256_hex(f"x{n}".encode()), 7, name=f"{count + n:012d}.wshard") for n in range(10)]
-    grown = with_added(packed.shards, new, blob_of)
+    grown = with_added(packed.shards, new)
     return Tree(
         sum(map(len, packed.blobs.values())) / count,
         count / len(leaves),

@@ -35,7 +35,7 @@ def seekable(episode: wd.WShardEpisode, tmp_path_factory: pytest.TempPathFactory
 
 
 def test_save_raw(benchmark: Any, episode: wd.WShardEpisode, tmp_path: Path) -> None:
-    benchmark(wd.save_wshard, episode, tmp_path / "a.wshard", durable=False)
+    benchmark(wd.save_wshard, episode, tmp_path / "a.wshard", overwrite=True, durable=False)
     assert wd.load_wshard(tmp_path / "a.wshard") == episode
 
 

@@ -166,7 +166,7 @@ def files(
 ) -> dict[str, dict[str, float]]:
     """Save and read whole files."""
     save = {
-        "warpdata": lambda: wd.save_wshard(episode, folder / "a.wshard", durable=False),
+        "warpdata": lambda: wd.save_wshard(episode, folder / "a.wshard", overwrite=True, durable=False),
         "h5py": lambda: write_h5(folder / "a.h5", arrays),
         "npz": lambda: np.savez(folder / "a.npz", **arrays),
         "safetensors": lambda: safetensors.numpy.save_file(arrays, folder / "a.safetensors"),

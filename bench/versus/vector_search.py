@@ -315,7 +315,7 @@ def growth(x: Any, folder: Path) -> dict[str, float]:
             )
         size = path.stat().st_size - before
     path.unlink()
-    written = 1000 * (x.shape[1] * 4 + 8 + 8 + len("other text") + 4096)
+    written = 1000 * (x.shape[1] * 4 + 8 + 8 + len("other text"))
     return {"share": grown / build, "upserts": size / written}
 
 
