@@ -161,7 +161,7 @@ def test_the_command_takes_the_same_addresses(here: Path, capsys: pytest.Capture
 
 _SOURCES = (
     "check", "inspect", "show", "episodes", "pack", "unpack", "join", "replay", "embed", "salvage", "verify",
-    "corpus info",
+    "corpus show",
 )  # fmt: skip
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -14,6 +15,19 @@ import pytest
 
 from tests.conftest import ROOT
 from tests.sweeps import SOAK
+
+
+def test_every_example_is_run_and_listed() -> None:
+    """By this module, or by the tests of its package; the home of the docs lists it."""
+    tests = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("*.py"))
+    home = (ROOT / "docs" / "index.md").read_text()
+    for path in (ROOT / "examples").glob("*.py"):
+        name = path.stem
+        is_run = re.search(
+            rf'run\("{name}\.py"|\("{name}", "|examples/{name}\.py|"examples" / "{name}\.py"', tests
+        )
+        assert is_run, f"no test runs {path.name}"
+        assert f"`{path.name}`" in home, f"docs/index.md does not list {path.name}"
 
 
 def run(name: str, folder: Path, *, torch: bool, before: Sequence[str] = ()) -> str:

@@ -25,19 +25,19 @@ CROWDED: frozenset[str] = frozenset()
 BUDGETS: dict[str, tuple[int, int, int]] = {
     "(top)": (800, 80, 0),
     "_api": (1200, 60, 0),
-    "bytekit": (3000, 390, 0),
-    "catalog": (7700, 760, 5),
+    "bytekit": (3100, 400, 0),
+    "catalog": (7400, 720, 5),
     "cli": (3700, 240, 0),
-    "convert": (11700, 1080, 10),
+    "convert": (11500, 1050, 10),
     "corpora": (1900, 220, 5),
-    "episodes": (12000, 1220, 10),
-    "formats": (12600, 1210, 5),
-    "loading": (5000, 510, 0),
+    "episodes": (12100, 1220, 10),
+    "formats": (12700, 1200, 5),
+    "loading": (5100, 510, 0),
     "ordering": (800, 120, 0),
     "ray": (900, 90, 0),
     "search": (6300, 570, 5),
     "sql": (800, 90, 0),
-    "stores": (3400, 380, 0),
+    "stores": (3400, 370, 0),
     "timeline": (2200, 340, 5),
     "viewer": (2400, 230, 0),
 }
@@ -49,7 +49,7 @@ PARTICIPLES: dict[str, int] = {
     "formats": 2,
     "loading": 11,
     "ordering": 1,
-    "search": 17,
+    "search": 19,
     "sql": 3,
     "stores": 2,
     "timeline": 4,
@@ -67,7 +67,7 @@ VERBS = frozenset({"embed", "exceed", "feed", "need", "proceed", "ragged", "seed
 DOCS_WORDS = 72
 """Unusual words in README.md, ARCHITECTURE.md, CONTRIBUTING.md and docs/."""
 
-FORMAT_SKIPS = 229
+FORMAT_SKIPS = 228
 """Lines that switch the formatter off, in src, tests, bench, tools and examples."""
 
 UNUSUAL = re.compile(

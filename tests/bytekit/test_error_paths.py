@@ -52,14 +52,14 @@ def test_a_failed_commit_leaves_what_was_there(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError), commit_file(target) as out:
         out.write(b"new")
         _ = 1 / 0
-    with pytest.raises(ConflictError, match="exists already"), commit_file(target, replace=False) as out:
+    with pytest.raises(ConflictError, match="target exists"), commit_file(target, replace=False) as out:
         out.write(b"new")
     assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("file", b"old")]
 
 
 def test_a_folder_that_appeared_meanwhile_is_kept(tmp_path: Path) -> None:
     target = tmp_path / "folder"
-    with pytest.raises(ConflictError, match="exists already"), commit_folder(target, durable=False) as temp:
+    with pytest.raises(ConflictError, match="target exists"), commit_folder(target, durable=False) as temp:
         (temp / "mine").touch()
         target.mkdir()
     assert list(tmp_path.iterdir()) == [target]

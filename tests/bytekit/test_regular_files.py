@@ -63,7 +63,7 @@ def loop(path: Path) -> None:
 
 
 def write_shard(path: Path) -> None:
-    wd.save_wshard(episode(), path)
+    wd.save_wshard(episode(), path, overwrite=True)
 
 
 def write_vectors(path: Path) -> None:
@@ -72,7 +72,7 @@ def write_vectors(path: Path) -> None:
 
 
 def write_corpus_shard(path: Path) -> None:
-    with wd.ActivationShardWriter(path, 2, dtype="f32") as writer:
+    with wd.ActivationShardWriter(path, 2, dtype="f32", overwrite=True) as writer:
         writer.append(np.zeros((1, 2), np.float32))
 
 
@@ -177,7 +177,7 @@ def test_chunks_are_written_where_links_lead(tmp_path: Path) -> None:
     for name in ("e_chunk_0001.wshard", "e_manifest.wshard"):
         (tmp_path / name).symlink_to(f"data/{name}")
     for _ in range(2):
-        listed = wd.chunk_episode(episode(), tmp_path, 2)
+        listed = wd.chunk_episode(episode(), tmp_path, 2, overwrite=True)
         assert wd.open_episode(listed).tensors == episode()
         assert (tmp_path / "e_chunk_0001.wshard").is_symlink()
         assert (tmp_path / "e_manifest.wshard").is_symlink()

@@ -90,6 +90,17 @@ class TestEverywhere:
         with pytest.raises((OSError, ValueError)):
             sync_range(9999, 0, 10)
 
+    def test_a_file_replaces_another_or_none(self, tmp_path: Path) -> None:
+        new, old = tmp_path / "new", tmp_path / "old"
+        for text in ("first", "second"):
+            new.write_text(text)
+            system.replace_lazily(str(new), str(old))
+            assert [path.name for path in tmp_path.iterdir() if path.name != "file"] == ["old"]
+            assert old.read_text() == text
+        with pytest.raises(FileNotFoundError):
+            system.replace_lazily(str(new), str(old))
+        assert old.read_text() == "second"
+
     def test_reading(self, fd: int) -> None:
         os.write(fd, bytes(range(100)))
         out = bytearray(50)

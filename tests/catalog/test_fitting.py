@@ -74,6 +74,26 @@ def test_what_does_not_fit_is_named(catalog: str, kind: str) -> None:
         assert ds.table().row_count == 2
 
 
+NESTED = {"pose": [{"x": 1, "name": "a"}], "parts": [[1, 2]]}
+FITTING: dict[str, dict[str, Any]] = {
+    "keys in another order": {"pose": [{"name": "b", "x": 2}], "parts": [[3]]},
+    "whole floats inside": {"pose": [{"name": "b", "x": 2.0}], "parts": [[3.0]]},
+    "an empty list": {"pose": [{"x": 2, "name": None}], "parts": [[]]},
+    "no list": {"pose": [{"x": None, "name": "b"}], "parts": [None]},
+    "nothing": {"pose": [None], "parts": [[], None][:1]},
+    "some without": {"pose": [None, {"name": "b", "x": 2}], "parts": [None, []]},
+}
+
+
+@pytest.mark.parametrize("kind", list(FITTING))
+def test_nested_rows_of_another_schema_are_cast(local_catalog: str, kind: str) -> None:
+    extend(local_catalog, NESTED)
+    rows = FITTING[kind]
+    expected = [{**NESTED, **rows}[name] for name in NESTED]
+    table = extend(local_catalog, rows)
+    assert [table[name].to_pylist()[1:] for name in NESTED] == expected
+
+
 def test_columns_are_added_on_request(catalog: str) -> None:
     table = extend(catalog, pa.table({"text": ["c"], "y": ["new"], "n": [3]}), add_columns=True)
     assert table.column_names == ["text", "x", "n", "y"]

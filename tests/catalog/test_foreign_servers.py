@@ -141,6 +141,17 @@ def test_a_uri_of_the_same_bucket_is_read_from_the_server_of_the_catalog(
     assert received_anything(other) == []
 
 
+@pytest.mark.parametrize("name", ["..%2f..%2fx", "%2e%2e", "a%5Cb", "a%00b", "a%0Ab"])
+def test_an_encoded_name_that_is_not_safe_is_refused(
+    name: str, servers: tuple[Any, Any], tmp_path: Path
+) -> None:
+    own, _ = servers
+    access = open_access("http", own, tmp_path)
+    with pytest.raises(ManifestCorruptedError, match="not a safe blob name"):
+        read_blob(access, f"{own.url}/bucket/cat/{name}")
+    assert received_anything(own) == []
+
+
 @pytest.mark.parametrize("scheme", list(SECRETS))
 def test_a_uri_outside_the_place_of_the_catalog_is_refused(
     scheme: str, servers: tuple[Any, Any], tmp_path: Path

@@ -51,6 +51,10 @@ from warpdata.settings import Settings
 NAME = "lab/arm"
 
 
+def read_names(artifact: Any, names: list[str]) -> list[memoryview]:
+    return artifact.read(artifact.find(names))
+
+
 def episode(number: int, *, value: float = 0.0, **static: Any) -> Any:
     """A recording of a few steps."""
     return {"number": number, "value": value, "static": {"task": f"task {number % 3}", **static}}
@@ -229,19 +233,19 @@ def test_whoever_is_overtaken_goes_on_from_the_newer_version(
 ) -> None:
     grow(local_catalog, tmp_path, 1)
     monkeypatch.setattr(publish, "_PAUSE_S", 0.0)
-    publish_after, rivals = growing.publish_after, iter([10, 11, 12, 13])
+    publish_after, rivals = publish.Publication.publish_after, iter([10, 11, 12, 13])
 
     def overtaken(*args: Any) -> Any:
         number = next(rivals, None)
         if number is not None:
             with monkeypatch.context() as patch:
-                patch.setattr(growing, "publish_after", publish_after)
+                patch.setattr(publish.Publication, "publish_after", publish_after)
                 folder = recordings(tmp_path / f"rival-{number}", episode(number))
                 extend(local_catalog, folder)
         return publish_after(*args)
 
     mine = recordings(tmp_path / "mine", episode(2))
-    monkeypatch.setattr(growing, "publish_after", overtaken)
+    monkeypatch.setattr(publish.Publication, "publish_after", overtaken)
     with pytest.raises(PointerMovedError):
         extend(local_catalog, mine, retries=1)
     extend(local_catalog, mine, retries=2)
@@ -254,14 +258,14 @@ def test_an_overtaken_version_is_whole_and_goes_when_it_expires(
 ) -> None:
     """It was stored before `latest` moved on: it is listed and opens by its hash, but was never the latest."""
     first = grow(local_catalog, tmp_path, 1)
-    publish_after = growing.publish_after
+    publish_after = publish.Publication.publish_after
 
     def overtaken(*args: Any) -> Any:
-        monkeypatch.setattr(growing, "publish_after", publish_after)
+        monkeypatch.setattr(publish.Publication, "publish_after", publish_after)
         extend(local_catalog, recordings(tmp_path / "rival", episode(10)))
         return publish_after(*args)
 
-    monkeypatch.setattr(growing, "publish_after", overtaken)
+    monkeypatch.setattr(publish.Publication, "publish_after", overtaken)
     with pytest.raises(PointerMovedError, match="was being published"):
         extend(local_catalog, recordings(tmp_path / "mine", episode(2)))
     with wd.dataset(NAME, catalog=local_catalog) as ds:
@@ -282,14 +286,14 @@ def test_the_first_version_may_be_overtaken_too(
 ) -> None:
     """What was built on nothing is built again on what is there by then: no episode is there twice."""
     monkeypatch.setattr(publish, "_PAUSE_S", 0.0)
-    publish_after = growing.publish_after
+    publish_after = publish.Publication.publish_after
 
     def overtaken(*args: Any) -> Any:
-        monkeypatch.setattr(growing, "publish_after", publish_after)
+        monkeypatch.setattr(publish.Publication, "publish_after", publish_after)
         extend(local_catalog, recordings(tmp_path / "rival", episode(1), episode(2, operator="ann")))
         return publish_after(*args)
 
-    monkeypatch.setattr(growing, "publish_after", overtaken)
+    monkeypatch.setattr(publish.Publication, "publish_after", overtaken)
     extend(local_catalog, recordings(tmp_path / "mine", episode(1), episode(3)), retries=1)
     with wd.dataset(NAME, catalog=local_catalog) as ds:
         assert ds.episodes.ids == [f"ep-{n:05d}" for n in (1, 2, 3)]
@@ -376,14 +380,14 @@ def test_a_version_overtaken_at_the_last_moment_follows_the_one_that_overtook_it
     local_catalog: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = publish_one(local_catalog, 0)
-    bring, rivals = publish._put_version, iter([1])
+    bring, rivals = publish.Publication.put_version, iter([1])
 
     def overtaken(*args: Any) -> Any:
         for rival in rivals:
             publish_one(local_catalog, rival)
         return bring(*args)
 
-    monkeypatch.setattr(publish, "_put_version", overtaken)
+    monkeypatch.setattr(publish.Publication, "put_version", overtaken)
     publish_one(local_catalog, 2, retries=1)
     with wd.dataset(NAME, catalog=local_catalog) as ds:
         line = ds.versions()
@@ -432,7 +436,7 @@ def test_ten_new_files_among_many_write_little(local_catalog: str, tmp_path: Pat
     with wd.dataset(NAME, catalog=local_catalog) as ds:
         assert isinstance(ds.manifest.artifacts["raw"].shards, LongList)
         assert len(ds.artifact("raw")) == 710
-        assert ds.artifact("raw").read_names(["f0400-0007"])[0] == b"bytes of f0400-0007"
+        assert read_names(ds.artifact("raw"), ["f0400-0007"])[0] == b"bytes of f0400-0007"
         manifest = Path(local_catalog) / parse_name(NAME).version_key(ds.version)
         assert manifest.stat().st_size < 3000
 
@@ -687,7 +691,7 @@ def test_a_list_of_versions_opens_no_manifest(local_catalog: str, tmp_path: Path
 def test_a_list_that_is_behind_is_not_believed(local_catalog: str, tmp_path: Path, monkeypatch) -> None:
     first = grow_files(local_catalog, tmp_path / "files", "a")
     with monkeypatch.context() as patch:
-        patch.setattr("warpdata.catalog.publish.publish.note_version", lambda *_, **__: None)
+        patch.setattr("warpdata.catalog.publish.pointers.note_version", lambda *_, **__: None)
         second = grow_files(local_catalog, tmp_path / "files", "b")
     with wd.dataset(NAME, catalog=local_catalog) as ds:
         assert [each.version for each in ds.versions(limit=1)] == [second.version]
@@ -728,7 +732,7 @@ def test_a_version_nobody_wrote_down_is_found_again(local_catalog: str, tmp_path
     """Its publisher died before he could: the next one lists all."""
     first = grow_files(local_catalog, tmp_path / "files", "a")
     with monkeypatch.context() as patch:
-        patch.setattr("warpdata.catalog.publish.publish.note_version", lambda *_, **__: None)
+        patch.setattr("warpdata.catalog.publish.pointers.note_version", lambda *_, **__: None)
         second = grow_files(local_catalog, tmp_path / "files", "b")
     third = grow_files(local_catalog, tmp_path / "files", "c")
     store = access_to(local_catalog).catalogs[0].store
@@ -741,11 +745,11 @@ def test_a_warmed_long_list_is_read_offline(s3_catalog: str, tmp_path: Path, sho
     grow_files(s3_catalog, tmp_path / "files", "more")
     given = {"catalog": s3_catalog, "cache_dir": str(tmp_path / "warm")}
     with wd.dataset(NAME, **given) as ds:
-        assert ds.artifact("raw").read_names(["more", "f0007"]) == [b"bytes of more", b"bytes of f0007"]
+        assert read_names(ds.artifact("raw"), ["more", "f0007"]) == [b"bytes of more", b"bytes of f0007"]
         ds.warm()
     with wd.dataset(NAME, mode="local", **given) as ds:
         assert sorted(ds.artifact("raw").members()) == sorted([*names(30), "more"])
-        assert ds.artifact("raw").read_names(["f0029"]) == [b"bytes of f0029"]
+        assert read_names(ds.artifact("raw"), ["f0029"]) == [b"bytes of f0029"]
 
 
 def tar_index_members(catalog: str) -> list[int]:
@@ -773,7 +777,7 @@ def test_tar_files_are_added_to_without_reading_what_is_there(local_catalog: str
             names = sorted(known)
             assert list(artifact.members()) == names
             assert len(artifact) == len(names)
-            assert [bytes(each) for each in artifact.read_names(names)] == [known[name] for name in names]
+            assert [bytes(each) for each in read_names(artifact, names)] == [known[name] for name in names]
             assert artifact.has(["none", names[5]]) == [False, True]
             some = ["1-0.txt", "1-1.txt", "1-2.txt"] if turn else []
             assert list(artifact.members("1-")) == some
@@ -797,7 +801,7 @@ def test_members_of_tar_files_are_there_once(local_catalog: str, tmp_path: Path)
     assert extend(tmp_path / "a") != first
     with wd.dataset(NAME, catalog=local_catalog) as ds:
         assert list(ds.artifact("raw").members()) == ["one", "three", "two"]
-        assert bytes(ds.artifact("raw").read_names(["three"])[0]) == b"3"
+        assert bytes(read_names(ds.artifact("raw"), ["three"])[0]) == b"3"
         newest = ds.version
     (tmp_path / "a" / "two").write_bytes(b"other")
     with pytest.raises(ConflictError, match="'two' already, with other bytes"):
@@ -831,7 +835,7 @@ def test_webdataset_tars_are_added_to(local_catalog: str, tmp_path: Path) -> Non
     with wd.dataset(NAME, catalog=local_catalog) as ds:
         rows = ds.table().rows_together().to_pylist()
         assert [(row["__key__"], row["cls"]) for row in rows] == [("s0", 0), ("s1", 1)]
-        assert bytes(ds.artifact("main_shards").read_names(["s1.jpg"])[0]) == b"1"
+        assert bytes(read_names(ds.artifact("main_shards"), ["s1.jpg"])[0]) == b"1"
 
 
 def test_a_corpus_grows_with_its_description(local_catalog: str, tmp_path: Path) -> None:

@@ -150,7 +150,7 @@ def test_the_edits_of_a_version_can_be_seen(here: Path, capsys: pytest.CaptureFi
     assert ops == ["drop", "set_static", "split"]
     assert warp(["inspect", "lab/x"]) == 0
     assert 'edit of recordings: {"episode": "000000000000", "op": "drop"' in capsys.readouterr().out
-    assert warp(["episodes", "lab/x"]) == 0
+    assert warp(["list", "lab/x"]) == 0
     assert "edited" in capsys.readouterr().out
 
 

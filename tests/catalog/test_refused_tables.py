@@ -16,7 +16,6 @@ import pyarrow.parquet as pq
 import pytest
 
 import warpdata as wd
-from warpdata.catalog.read.rowgroups import schema_from_base64, schema_to_base64
 from warpdata.errors import (
     CorruptLayoutError,
     DatasetError,
@@ -24,6 +23,7 @@ from warpdata.errors import (
     TruncatedError,
     WarpError,
 )
+from warpdata.sql.columns import schema_from_base64, schema_to_base64
 from warpdata.sql.engine import arrow_source, run_sql
 
 

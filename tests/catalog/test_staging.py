@@ -102,6 +102,16 @@ def test_a_disk_that_cannot_take_it_is_told_once(
     assert not list(Path(local_catalog).rglob("warpdata-staging-*"))
 
 
+def test_a_catalog_whose_path_is_not_unicode_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"lab\xff")
+    with (
+        wd.DatasetBuilder("ws/x", catalog=folder) as builder,
+        pytest.raises(StoreError, match="the path is not valid UTF-8") as caught,
+    ):
+        builder.add_table("main", rows(5)).publish()
+    assert "lab" in str(caught.value)
+
+
 @pytest.mark.parametrize("gone", ["own", "another"])
 def test_folders_come_and_go_beside_each_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gone: str

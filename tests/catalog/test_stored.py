@@ -66,7 +66,7 @@ def test_storing_again_sends_nothing(tmp_path: Path) -> None:
         third = store.store("a", packed_bytes(made(0), "a"))
     assert len(first.sent) == 1
     assert second.sent == third.sent == ()
-    assert first.content == second.content == third.content
+    assert first.blobs == second.blobs == third.blobs
     assert len(blobs(str(tmp_path))) == 1
     left = [path for path in tmp_path.rglob("*") if path.is_file() and "blobs" not in path.parts]
     assert not left, "nothing stays beside the blobs"
@@ -102,7 +102,7 @@ def test_long_episodes_are_stored_in_chunks(tmp_path: Path) -> None:
     episode = made(0, steps=4000)
     with EpisodeStore(catalog, "episodes", chunk_bytes=30_000) as store:
         stored = store.store("long", episode)
-        assert store.store("long", packed_bytes(episode, "long")).content == stored.content
+        assert store.store("long", packed_bytes(episode, "long")).blobs == stored.blobs
     assert len(stored.blobs) > 2
     with wd.DatasetBuilder("lab/arm", catalog=tmp_path / "two") as builder:
         expected = wd.Episode.of(episode.signals, episode.static, id="long", steps=episode.source.step_clock)
@@ -113,7 +113,7 @@ def test_long_episodes_are_stored_in_chunks(tmp_path: Path) -> None:
     with wd.dataset("lab/arm", catalog=catalog) as dataset, EpisodeStore(other, "episodes") as store:
         source = dataset.episodes_source("episodes")
         copied = store.store_published("long", source, stored.facts["blob"])
-    assert (copied.content, len(copied.sent)) == (stored.content, len(stored.blobs))
+    assert (copied.blobs, len(copied.sent)) == (stored.blobs, len(stored.blobs))
     assert committed(other, [copied]).version == version
     with wd.dataset("lab/arm", catalog=other) as dataset:
         assert np.array_equal(dataset.episodes[0]["joints"].values(), episode["joints"].values())

@@ -150,7 +150,7 @@ def test_an_older_latest_is_noticed(local_catalog: str, monkeypatch: pytest.Monk
 
 
 class TestListsOverHttp:
-    """What `warp list-remote` shows of a catalog that cannot be listed."""
+    """What `warp catalog list` shows of a catalog that cannot be listed."""
 
     @staticmethod
     def names(url: str, workspace: str = "") -> list[str]:

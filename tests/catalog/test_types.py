@@ -265,14 +265,16 @@ def test_what_an_older_arrow_cannot_read_is_no_damage(
     odd: wd.Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = odd.table().files.file(0)
-    error = pa.ArrowInvalid("Expected all lists to be of size=2 but index 5 had size=0")
-    monkeypatch.setattr(rowgroups, "READS_NULL_LISTS", True)
-    assert isinstance(file._damaged(error), CorruptLayoutError)
-    monkeypatch.setattr(rowgroups, "READS_NULL_LISTS", False)
-    said = file._damaged(error)
-    assert isinstance(said, UnsupportedDtypeError)
-    assert "pyarrow 26" in said.hint
-    assert isinstance(file._damaged(pa.ArrowInvalid("a page is cut")), CorruptLayoutError)
+    null_lists = "Expected all lists to be of size=2 but index 5 had size=0"
+    for reads, message, kind in (
+        (True, null_lists, CorruptLayoutError),
+        (False, null_lists, UnsupportedDtypeError),
+        (False, "a page is cut", CorruptLayoutError),
+    ):
+        monkeypatch.setattr(rowgroups, "READS_NULL_LISTS", reads)
+        with pytest.raises(kind) as caught, file._translated_errors():
+            raise pa.ArrowInvalid(message)
+        assert ("pyarrow 26" in caught.value.hint) == (kind is UnsupportedDtypeError)
 
 
 def test_all_columns_of_all_types_come_with_any_filter(odd: wd.Dataset) -> None:

@@ -282,7 +282,7 @@ def test_a_pointer_that_moves_on_while_its_version_goes(
     local_catalog: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = publish(local_catalog, 5)
-    then = Resolver._manifest_and_signature
+    then = Resolver._open
     moves = iter([lambda: (publish(local_catalog, 6), delete_versions(access_to(local_catalog), X, [one]))])
 
     def late(*args: Any) -> Any:
@@ -290,7 +290,7 @@ def test_a_pointer_that_moves_on_while_its_version_goes(
             move()
         return then(*args)
 
-    monkeypatch.setattr(Resolver, "_manifest_and_signature", late)
+    monkeypatch.setattr(Resolver, "_open", late)
     assert wd.dataset("ws/x", catalog=local_catalog).table().row_count == 6
 
 

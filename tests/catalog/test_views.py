@@ -165,7 +165,7 @@ def test_references_come_back_from_dataloader_workers(demo: wd.Dataset) -> None:
 
 
 def test_dictionaries_take_the_options_of_batches_and_go_on(demo: wd.Dataset) -> None:
-    stream = demo.table().batch_dicts(2, ["id"], (0, 1), 5)
+    stream = demo.table().batch_dicts(2, ["id"], shard=(0, 1), limit=5)
     assert next(stream) == {"id": [0, 1]}
     later = demo.table().batch_dicts(10, "id", limit=5)
     later.load_state_dict(stream.state_dict())

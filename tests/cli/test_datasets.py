@@ -148,10 +148,10 @@ def test_log_tag_diff_list(published: str, workplace: Path, capsys: pytest.Captu
     text = run_text(capsys, "diff", "ws/name@v1", "ws/name")
     assert "- artifact raw" in text
     assert "2 removed" in text
-    listed = run_json(capsys, "list-remote", "ws/")
+    listed = run_json(capsys, "catalog", "list", "ws/")
     assert [(d["dataset_id"], d["version"]) for d in listed] == [("ws/name", second["version"])]
-    assert "ws/name" in run_text(capsys, "list-remote")
-    assert main(["list-remote", "wss"]) == 1
+    assert "ws/name" in run_text(capsys, "catalog", "list")
+    assert main(["catalog", "list", "wss"]) == 1
     assert "Did you mean 'ws'?" in capsys.readouterr().err
 
 
@@ -218,9 +218,9 @@ def test_gc_remote(published: str, workplace: Path, capsys: pytest.CaptureFixtur
     stray.parent.mkdir(exist_ok=True)
     stray.write_bytes(b"x")
     os.utime(stray, (1, stray.stat().st_mtime - 60))
-    assert run_json(capsys, "gc-remote", "--dry-run")["young_blobs"] == 1
-    assert len(run_json(capsys, "gc-remote", "--older-than", "0s")["blobs"]) == 1
-    assert "deleted" in run_text(capsys, "gc-remote", "--delete", "--older-than", "0s")
+    assert run_json(capsys, "catalog", "gc", "--dry-run")["young_blobs"] == 1
+    assert len(run_json(capsys, "catalog", "gc", "--older-than", "0s")["blobs"]) == 1
+    assert "deleted" in run_text(capsys, "catalog", "gc", "--delete", "--older-than", "0s")
     assert not stray.exists()
     assert main(["verify", "ws/name"]) == 0
 

@@ -11,8 +11,7 @@ import pytest
 
 import warpdata as wd
 from tests.convert.sets import made_set, tree
-from warpdata.cli import exits
-from warpdata.cli.console import Progress
+from warpdata.cli.console import Exit, Progress
 from warpdata.cli.main import main
 from warpdata.convert import hdf5, mcap
 from warpdata.episodes.collection.episodes import Episodes
@@ -23,30 +22,30 @@ from warpdata.timeline.memory import ArraySignal
 
 def test_a_set_goes_in_and_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = made_set(tmp_path / "set", 2)
-    assert main(["import", str(source), str(tmp_path / "ours")]) == exits.OK
+    assert main(["import", str(source), str(tmp_path / "ours")]) == Exit.OK
     said = capsys.readouterr().out
     assert "2 episodes imported from lerobot v3.0" in said
     assert "action: kept exactly, 15 records" in said
-    assert main(["import", str(source), str(tmp_path / "ours")]) == exits.OK
+    assert main(["import", str(source), str(tmp_path / "ours")]) == Exit.OK
     again_said = [
         line for line in capsys.readouterr().out.splitlines() if "finished by an earlier run" not in line
     ]
     assert again_said == said.splitlines(), "whoever goes on is told the same in the same order"
-    assert main(["import", "lerobot", str(source), str(tmp_path / "ours"), "--json"]) == exits.OK
+    assert main(["import", "lerobot", str(source), str(tmp_path / "ours"), "--json"]) == Exit.OK
     receipt = json.loads(capsys.readouterr().out)
     assert (receipt["continued"], receipt["exact"]) == (2, True)
     assert (
         main(["export", "lerobot", str(tmp_path / "ours"), str(tmp_path / "v21"), "--version", "v2.1"])
-        == exits.OK
+        == Exit.OK
     )
     assert (tmp_path / "v21/meta/episodes.jsonl").exists()
     back = [str(tmp_path / "v21"), str(tmp_path / "back")]
     assert (
         main(["convert", *back, "--to", "lerobot", "--option", "data_files_size_in_mb=7", "--json"])
-        == exits.OK
+        == Exit.OK
     )
     assert wd.open(back[1]).metadata["lerobot"]["info"]["codebase_version"] == "v3.0"
-    assert main(["convert", back[1], str(tmp_path / "ours2")]) == exits.OK
+    assert main(["convert", back[1], str(tmp_path / "ours2")]) == Exit.OK
     ours, again = tree(tmp_path / "ours"), tree(tmp_path / "ours2")
     same = [name for name in ours if name.endswith((".parquet", ".mp4", "static.json"))]
     assert same
@@ -70,7 +69,7 @@ def test_who_must_choose_the_steps_is_told_the_words_of_the_command(
     times = np.arange(5) * 100_000_000
     seen = Episode.of({"joints": ArraySignal(times, np.zeros((5, 2)))}, id="a")
     wd.import_episodes(Episodes.of([seen]), tmp_path / "ours")
-    assert main(["export", "lerobot", str(tmp_path / "ours"), str(tmp_path / "out")]) == exits.ERROR
+    assert main(["export", "lerobot", str(tmp_path / "ours"), str(tmp_path / "out")]) == Exit.ERROR
     said = capsys.readouterr().err
     assert "no actions" in said
     assert "--clock NAME" in said
@@ -85,7 +84,7 @@ def test_rlds_goes_in_and_out_by_name_and_by_itself(
     source, out = made_set(tmp_path / "set", 2), tmp_path / "tf" / "1.0.0"
     out.parent.mkdir()
     words = ["export", "rlds", str(source), str(out), "--option", "name=arm", "--on-error", "skip", "--json"]
-    assert main(words) == exits.OK
+    assert main(words) == Exit.OK
     assert json.loads(capsys.readouterr().out)["format"] == "rlds"
     assert (out / "arm-train.tfrecord-00000-of-00001").exists()
     opened = wd.open(out.parent)
@@ -94,7 +93,7 @@ def test_rlds_goes_in_and_out_by_name_and_by_itself(
         ["import", str(out), str(tmp_path / "a")],
         ["import", "rlds", str(out), str(tmp_path / "b"), "--option", "last_row=observation"],
     ):
-        assert main(words) == exits.OK
+        assert main(words) == Exit.OK
         assert "2 episodes imported from rlds" in capsys.readouterr().out
     for name in ("a", "b"):
         episode = wd.open(tmp_path / name)[1]
@@ -104,17 +103,17 @@ def test_rlds_goes_in_and_out_by_name_and_by_itself(
 
 def test_shards_by_the_name_of_the_target(tmp_path: Path) -> None:
     source = made_set(tmp_path / "set", 2)
-    assert main(["import", str(source), str(tmp_path / "all.wshard")]) == exits.OK
+    assert main(["import", str(source), str(tmp_path / "all.wshard")]) == Exit.OK
     assert len(list((tmp_path / "all.wshard").glob("*.wshard"))) == 2
-    assert main(["verify", "--full", *map(str, (tmp_path / "all.wshard").glob("*.wshard"))]) == exits.OK
+    assert main(["verify", "--full", *map(str, (tmp_path / "all.wshard").glob("*.wshard"))]) == Exit.OK
 
 
 def test_a_skipped_episode_is_exit_code_three(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = made_set(tmp_path / "set", 3, version="v2.1")
     (source / "data/chunk-000/episode_000001.parquet").write_bytes(b"PAR1")
-    assert main(["import", str(source), str(tmp_path / "a")]) == exits.ERROR
+    assert main(["import", str(source), str(tmp_path / "a")]) == Exit.ERROR
     assert "episode_000001.parquet" in capsys.readouterr().err
-    assert main(["import", str(source), str(tmp_path / "b"), "--on-error", "skip"]) == exits.DAMAGED
+    assert main(["import", str(source), str(tmp_path / "b"), "--on-error", "skip"]) == Exit.DAMAGED
     assert "skipped 000000000001" in capsys.readouterr().out
     assert wd.open(tmp_path / "b").ids == ["000000000000", "000000000002"]
 
@@ -134,7 +133,7 @@ def test_what_is_misspelt_is_said(
     words: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     known = {"SET": str(made_set(tmp_path / "set", 1)), "OUT": str(tmp_path / "out")}
-    assert main([known.get(word, word) for word in words]) == exits.USAGE
+    assert main([known.get(word, word) for word in words]) == Exit.USAGE
     assert says in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
@@ -184,13 +183,13 @@ def test_a_folder_of_several_sets_is_never_opened_as_one_of_them(
 ) -> None:
     put_sets(tmp_path, *kinds)
     monkeypatch.chdir(tmp_path)
-    assert main([*command, "."]) == exits.ERROR
+    assert main([*command, "."]) == Exit.ERROR
     message = capsys.readouterr().err
     assert "a folder of sets, not a set" in message
     assert "Name one: " in message
     with wd.record("recorded", clock="simulated") as rec:
         rec.append("x", 1.0, 0)
-    assert main([*command, "."]) == exits.ERROR
+    assert main([*command, "."]) == Exit.ERROR
     assert "recorded (recordings)" in capsys.readouterr().err
     with pytest.raises(BadMagicError):
         wd.import_episodes(".", tmp_path / "ours")
@@ -204,7 +203,7 @@ def test_the_set_of_the_current_folder_is_shown(
     (tmp_path / "notes").mkdir()
     (tmp_path / "README.md").write_text("about these files")
     monkeypatch.chdir(tmp_path)
-    assert main(["show", "."]) == exits.OK
+    assert main(["show", "."]) == Exit.OK
     assert "1 episode" in capsys.readouterr().out
 
 
@@ -213,6 +212,6 @@ def test_a_folder_of_mcap_files_is_one_set(
 ) -> None:
     put_sets(tmp_path, "mcap")
     monkeypatch.chdir(tmp_path / "bags")
-    assert main(["show", "."]) == exits.OK
+    assert main(["show", "."]) == Exit.OK
     assert "2 episodes" in capsys.readouterr().out
     assert wd.open(".").ids == ["a", "b"]

@@ -37,9 +37,9 @@ REFUSED = [
     "replay root --fast --start=5s --end=2s", "replay root --fast --start=100s", "replay root --fast --end=0s",
     "replay root --speed=nan", "record --demo new --duration=nan", "record --demo new --duration=0s",
     "corpus head corpus --start=10", "corpus head corpus --start=-1", "corpus sample corpus --fraction=0",
-    "gc-remote --older-than=-1s", "gc-remote --older-than=nan", "gc-remote --delete --older-than=inf",
-    "publish a/c root --retries=-1", "versions list a/b --limit=0", "list-remote --catalog=missing",
-    "gc-remote --catalog=missing", "gc-remote --catalog=root", "list-remote --catalog=root",
+    "catalog gc --older-than=-1s", "catalog gc --older-than=nan", "catalog gc --delete --older-than=inf",
+    "publish a/c root --retries=-1", "versions list a/b --limit=0", "catalog list --catalog=missing",
+    "catalog gc --catalog=missing", "catalog gc --catalog=root", "catalog list --catalog=root",
 ]  # fmt: skip
 
 
@@ -85,7 +85,7 @@ def test_the_same_in_python(place: Path) -> None:
 
 
 class TestWhatIsNoCatalog:
-    @pytest.mark.parametrize("command", ["gc-remote", "list-remote"])
+    @pytest.mark.parametrize("command", ["catalog gc", "catalog list"])
     def test_it_is_not_gone_through(
         self,
         command: str,
@@ -99,7 +99,7 @@ class TestWhatIsNoCatalog:
         (tmp_path / "blobs/sha256" / ("ab" * 32)).write_bytes(b"x")
         walked: list[str] = []
         monkeypatch.setattr(os, "walk", lambda top, *_, **__: walked.append(str(top)) or iter(()))
-        assert main([command, "--catalog", str(tmp_path)]) == 1
+        assert main([*command.split(), "--catalog", str(tmp_path)]) == 1
         assert "no catalog" in capsys.readouterr().err
         assert walked == []
         assert not (tmp_path / "probe").exists()
@@ -107,7 +107,7 @@ class TestWhatIsNoCatalog:
     def test_it_does_not_hide_the_other_catalogs(
         self, place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        assert main(["list-remote", "--catalog", f"{tmp_path / 'new'},{place / 'catalog'}"]) == 0
+        assert main(["catalog", "list", "--catalog", f"{tmp_path / 'new'},{place / 'catalog'}"]) == 0
         assert "a/b" in capsys.readouterr().out
 
     def test_what_lies_beside_a_catalog_is_left_alone(
@@ -125,6 +125,6 @@ class TestWhatIsNoCatalog:
         ours.write_bytes(b"x")
         os.utime(ours, (1, 1))
         before = {path for path in tmp_path.rglob("*") if path.is_file()}
-        assert main(["gc-remote", "--delete", "--catalog", str(tmp_path)]) == 0
+        assert main(["catalog", "gc", "--delete", "--catalog", str(tmp_path)]) == 0
         after = {path for path in tmp_path.rglob("*") if path.is_file()}
         assert before - after == {ours}

@@ -27,7 +27,7 @@ replay root#0 --fast
 show root
 show root#0
 show evil.wshard
-episodes root
+list root
 inspect evil.wshard
 inspect ws/evil
 inspect evil.rvf
@@ -55,7 +55,7 @@ tags set ws/evil other
 tags delete ws/evil v1
 diff ws/evil @v1
 copy ws/evil --to elsewhere
-list-remote
+catalog list
 info ws/evil
 schema ws/evil
 head ws/evil
@@ -85,24 +85,24 @@ vectors get evil.rvf 0
 vectors scroll evil.rvf
 vectors update evil.rvf 0 --set 'label={EVIL}'
 vectors delete evil.rvf 0
-vectors info evil.rvf
+vectors show evil.rvf
 vectors verify evil.rvf
 vectors export evil.rvf '{ODD}.parquet'
 vectors index evil.rvf
 vectors compact evil.rvf
 vectors sign evil.rvf --key '{ODD}.pem'
-corpus info corpus
+corpus show corpus
 corpus verify corpus
-corpus stats corpus
+corpus measure corpus
 corpus head corpus
 corpus sample corpus
 corpus convert vectors.npy '{ODD}'
-cache stats
+cache show
 cache gc
 cache clear
 doctor
 repair ws/evil
-gc-remote
+catalog gc
 completion bash
 """
 LINES = [line for line in re.split(r"\n", CASES) if line]

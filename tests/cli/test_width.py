@@ -53,7 +53,7 @@ COMMANDS = [
     ["show", "an_episode.wshard"],
     ["show", "."],
     ["episodes", "an_episode.wshard"],
-    ["list-remote"],
+    ["catalog", "list"],
     ["corpus", "head", "corpus"],
     ["corpus", "stats", "corpus"],
 ]

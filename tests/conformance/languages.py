@@ -30,11 +30,11 @@ class Python:
     def describe(self, files: Iterable[Path]) -> list[dict[str, Any]]:
         return [plain(describe(path)) for path in files]
 
-    def copy(self, sources: list[Path], folder: Path, compression: str) -> None:
+    def copy(self, sources: list[Path], folder: Path, compression: str, *, overwrite: bool = False) -> None:
         for source in sources:
             is_list = ShardReader.open(source).role == layout.ROLE_CHUNK_LIST
             episode = ChunkedEpisodeReader(source).episode() if is_list else load_wshard(source)
-            save_wshard(episode, folder / source.name, compression)
+            save_wshard(episode, folder / source.name, compression, overwrite=overwrite)
 
 
 class Commands:
@@ -52,8 +52,8 @@ class Commands:
         assert len(found) == len(names)
         return found
 
-    def copy(self, sources: list[Path], folder: Path, compression: str) -> None:
-        how = ["--zstd"] if compression == "zstd" else []
+    def copy(self, sources: list[Path], folder: Path, compression: str, *, overwrite: bool = False) -> None:
+        how = ["--zstd"] * (compression == "zstd") + ["--overwrite"] * overwrite
         run([*self._copy, *how, *map(str, sources), str(folder)])
 
 

@@ -28,6 +28,7 @@ from tests.conformance.languages import (
 )
 from tests.conftest import OWN_GOLDEN, ROOT, shared_golden
 from tests.sweeps import thinned
+from warpdata.errors import ConflictError
 from warpdata.formats.wshard.reader import ShardReader
 from warpdata.formats.wshard.verify import verify_shard
 
@@ -226,6 +227,18 @@ def test_damage_is_refused_alike(name: str, language: Any, tmp_path: Path) -> No
         assert ("error" in other) == ("error" in mine), (file, mine.get("error"), other.get("error"))
         assert "error" in mine or other == mine, (file, _difference(other, mine))
     assert refusals > len(files) / 2
+
+
+@pytest.mark.parametrize("name", LANGUAGES)
+def test_a_file_is_replaced_only_when_asked(name: str, language: Any, tmp_path: Path) -> None:
+    source = SUITE / "files" / "good" / "base.wshard"
+    (tmp_path / source.name).write_text("mine")
+    copier = language(name)
+    with pytest.raises((AssertionError, ConflictError), match="target exists"):
+        copier.copy([source], tmp_path, "none")
+    assert [(each.name, each.read_text()) for each in tmp_path.iterdir()] == [(source.name, "mine")]
+    copier.copy([source], tmp_path, "none", overwrite=True)
+    assert wd.load_wshard(tmp_path / source.name) == wd.load_wshard(source)
 
 
 def test_the_typescript_package() -> None:

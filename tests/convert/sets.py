@@ -12,7 +12,7 @@ import numpy as np
 from warpdata.convert import lerobot
 from warpdata.convert.aligning import grid_times
 from warpdata.episodes.collection.episodes import Episodes
-from warpdata.episodes.sources.encoded import encoded_frames
+from warpdata.episodes.sources.encoded import encoded_run
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.memory import ArraySignal
 from warpdata.timeline.meta import SignalMeta
@@ -81,10 +81,10 @@ def assert_same(a: Episode, b: Episode) -> None:
         assert first.meta == second.meta, name
         assert np.array_equal(first.timestamps, second.timestamps), name
         assert np.array_equal(first.values(), second.values()), name
-        frames, again = encoded_frames(first), encoded_frames(second)
+        frames, again = encoded_run(first), encoded_run(second)
         assert (frames is None) == (again is None), name
         if frames is not None and again is not None:
-            assert [each.data for each in frames] == [each.data for each in again], name
+            assert [each.data for each in frames.frames()] == [each.data for each in again.frames()], name
 
 
 def tree(folder: Path) -> dict[str, bytes]:

@@ -21,7 +21,7 @@ import warpdata as wd
 from tests.convert.foreign import copied, sample
 from tests.convert.sets import on_steps
 from tests.waiting import LIMIT_S
-from warpdata.cli import exits
+from warpdata.cli.console import Exit
 from warpdata.cli.main import main
 from warpdata.convert.aligning import grid_times
 from warpdata.errors import WarpError
@@ -270,8 +270,8 @@ def test_processes_encode_raw_frames_alike(tmp_path: Path) -> None:
 
 def test_the_command(root: Path, tmp_path: Path) -> None:
     out, more = str(tmp_path / "out"), str(tmp_path / "more")
-    assert main(["export", "mcap", str(root), out, "--jobs", "2"]) == exits.OK
-    assert main(["convert", str(root), more, "--to", "mcap"]) == exits.OK
+    assert main(["export", "mcap", str(root), out, "--jobs", "2"]) == Exit.OK
+    assert main(["convert", str(root), more, "--to", "mcap"]) == Exit.OK
     assert files(tmp_path / "out") == files(tmp_path / "more")
     with pytest.raises(ValueError, match="rrd is written by one process"):
         wd.export_episodes(root, tmp_path / "x.rrd", "rrd", jobs=2)

@@ -25,8 +25,8 @@ from warpdata.convert.formats import format_module, format_of
 from warpdata.convert.importing import import_episodes
 from warpdata.convert.place import Place, check_inside
 from warpdata.episodes.collection.episodes import Episodes, EpisodesSource
-from warpdata.episodes.forms import directory
 from warpdata.episodes.forms.shard import pack_episode
+from warpdata.episodes.sources.encoded import EncodedCamera
 from warpdata.errors import BadMagicError, ConflictError, CorruptLayoutError, FormatError, WarpError
 from warpdata.formats.episodedir.images import VideoOptions
 from warpdata.timeline.episode import Episode
@@ -163,14 +163,14 @@ def test_a_video_that_the_disk_did_not_take_is_missing_from_its_own_episode_only
     source = made_set(tmp_path / "source", 5)
     bring(source, tmp_path / "whole")
     cameras = len(list((tmp_path / "whole/000000000000/000000000002").glob("*.mp4")))
-    copy, calls = directory._copy_bytes, itertools.count()
+    copy, calls = EncodedCamera.copy_to, itertools.count()
 
     def failing(*args: Any) -> Any:
         if next(calls) == 2 * cameras:
             raise OSError(errno.EIO, "the disk is gone")
         return copy(*args)
 
-    monkeypatch.setattr(directory, "_copy_bytes", failing)
+    monkeypatch.setattr(EncodedCamera, "copy_to", failing)
     receipt = bring(source, tmp_path / "ours", on_error="skip")
     assert [each["id"] for each in receipt.skipped] == ["000000000002"]
     assert "the disk is gone" in receipt.skipped[0]["error"]
@@ -334,6 +334,17 @@ def test_a_set_of_another_format_and_a_folder_of_sets_are_called_so(tmp_path: Pa
     with pytest.raises(BadMagicError, match=r"not a LeRobot set.*file"):
         wd.import_episodes(tmp_path / "file", tmp_path / "target", format="lerobot")
     assert not (tmp_path / "target").exists()
+
+
+def test_loose_files_beside_recordings_are_a_folder_of_sets(tmp_path: Path) -> None:
+    with wd.record(tmp_path / "sets/recordings", clock="simulated") as recorder:
+        recorder.append("x", 1.0, 0)
+    wd.export_episodes(tmp_path / "sets/recordings", tmp_path / "bags", "mcap")
+    (bag,) = (tmp_path / "bags").glob("*.mcap")
+    bag.rename(tmp_path / "sets/a.mcap")
+    with pytest.raises(BadMagicError, match="a folder of sets") as caught:
+        wd.open(tmp_path / "sets")
+    assert "recordings (recordings)" in str(caught.value.hint)
 
 
 @pytest.mark.parametrize("name", ["../x", "a/../../x", "/etc/passwd", "a\\..\\x", "", "c:/x", "a\x00b"])

@@ -25,7 +25,7 @@ from warpdata.convert.messages import LogChannel
 from warpdata.convert.place import Place
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.episodes.collection.jobs import runner_of
-from warpdata.episodes.sources.encoded import encoded_frames
+from warpdata.episodes.sources.encoded import encoded_run
 from warpdata.errors import (
     BadMagicError,
     ChecksumError,
@@ -136,9 +136,9 @@ def test_samples_are_read_as_their_libraries_read_them(told: dict[str, Any]) -> 
 
 def test_pictures_and_pixels() -> None:
     (episode,) = ours.read(sample(*CDR))
-    frames = encoded_frames(episode["camera/compressed/data"])
+    frames = encoded_run(episode["camera/compressed/data"])
     assert frames is not None
-    assert all(frame.data.startswith(b"\xff\xd8") for frame in frames)
+    assert all(frame.data.startswith(b"\xff\xd8") for frame in frames.frames())
     assert episode["wrist/image_raw/data"].meta.shape == (64, 64, 3)
     assert episode["depth/image_raw/data"].meta.dtype == np.uint16
     with open(sample(*CDR), "rb") as file:
@@ -246,10 +246,10 @@ def test_pictures_of_other_sets_are_copied(tmp_path: Path) -> None:
     (episode,) = webdataset.read(sample("webdataset", "gen", "robot-000000.tar"))[:1]
     assert ours.write(Episodes.of([episode]), tmp_path / "one.mcap").is_exact
     (again,) = ours.read(tmp_path / "one.mcap")
-    first, second = encoded_frames(episode["front"]), encoded_frames(again["front"])
+    first, second = encoded_run(episode["front"]), encoded_run(again["front"])
     assert first is not None
     assert second is not None
-    assert [frame.data for frame in first] == [frame.data for frame in second]
+    assert [frame.data for frame in first.frames()] == [frame.data for frame in second.frames()]
 
 
 def log_of(path: Path, messages: list[tuple[int, int, bytes]], channel: LogChannel | None = None) -> Path:

@@ -14,7 +14,7 @@ import pytest
 import warpdata as wd
 from tests.convert.sets import made_episodes
 from tests.convert.test_contract import in_folder
-from warpdata.cli import exits
+from warpdata.cli.console import Exit
 from warpdata.cli.main import main
 from warpdata.convert import hdf5, mcap, rlds, webdataset
 from warpdata.convert.rlds import records
@@ -77,9 +77,9 @@ def test_a_rate_that_the_user_says_counts_in_every_conversion(tmp_path: Path) ->
         assert not any("assumed" in note for note in receipt.notes)
     assert (
         main(["convert", str(source), str(tmp_path / "four"), "--to", "lerobot", "--read", "fps=5"])
-        == exits.OK
+        == Exit.OK
     )
-    assert main(["export", "lerobot", str(source), str(tmp_path / "five"), "--read", "fps=5"]) == exits.OK
+    assert main(["export", "lerobot", str(source), str(tmp_path / "five"), "--read", "fps=5"]) == Exit.OK
     for name in ("one", "two", "three", "four", "five"):
         assert json.loads((tmp_path / name / "meta" / "info.json").read_bytes())["fps"] == 5
         assert in_folder(tmp_path / name / "meta")["receipt"]["supplied"]["fps"] == 5
@@ -105,7 +105,7 @@ def test_options_that_would_do_nothing_are_refused(
         (["convert", str(source), str(tmp_path / "x.zarr"), "--codec", "h264"], "no option 'video'"),
         (["convert", str(source), str(tmp_path / "x.zarr"), "--catalog", "here"], "--catalog"),
     ):
-        assert main(words) == exits.USAGE, words
+        assert main(words) == Exit.USAGE, words
         assert why in capsys.readouterr().err
     assert not (tmp_path / "x").exists()
 
@@ -169,17 +169,17 @@ def test_samples_of_single_fields_come_out_as_they_went_in(tmp_path: Path) -> No
 
 def test_a_foreign_set_is_checked_where_it_lies(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = rlds_set(tmp_path / "source")
-    assert main(["check", str(source)]) == exits.OK
+    assert main(["check", str(source)]) == Exit.OK
     assert "2 episodes" in capsys.readouterr().out
-    assert main(["check", f"{source}#train-000001"]) == exits.OK
+    assert main(["check", f"{source}#train-000001"]) == Exit.OK
     (file,) = source.glob("*.tfrecord-*")
     data = bytearray(file.read_bytes())
     data[-40] ^= 1
     file.write_bytes(data)
     for command in ("check", "show"):
-        assert main([command, str(source)]) == exits.DAMAGED
+        assert main([command, str(source)]) == Exit.DAMAGED
         printed = capsys.readouterr().out
         assert "train-000001" in printed
         assert "checksum mismatch" in printed
     (tmp_path / "notes.txt").write_text("nothing of the kind")
-    assert main(["check", str(tmp_path / "notes.txt")]) != exits.OK
+    assert main(["check", str(tmp_path / "notes.txt")]) != Exit.OK

@@ -19,7 +19,7 @@ from warpdata.convert import hdf5, minari, webdataset
 from warpdata.convert.aligning import grid_times
 from warpdata.convert.place import Place
 from warpdata.episodes.collection.episodes import Episodes
-from warpdata.episodes.sources.encoded import encoded_frames
+from warpdata.episodes.sources.encoded import encoded_run
 from warpdata.errors import (
     BadMagicError,
     CorruptLayoutError,
@@ -50,10 +50,10 @@ def check_same(ours: Episodes, theirs: Episodes) -> None:
             assert again.meta == signal.meta
             np.testing.assert_array_equal(again.timestamps, signal.timestamps)
             np.testing.assert_array_equal(again.values(), signal.values())
-            first, second = encoded_frames(signal), encoded_frames(again)
+            first, second = encoded_run(signal), encoded_run(again)
             assert (first is None) == (second is None)
             if first is not None and second is not None:
-                assert [frame.data for frame in first] == [frame.data for frame in second]
+                assert [frame.data for frame in first.frames()] == [frame.data for frame in second.frames()]
 
 
 @pytest.mark.parametrize("kind", ["straight", "root", "shards"])

@@ -15,7 +15,7 @@ from warpdata.corpora.side_table import SideTable
 from warpdata.corpora.source import MmapShardSource
 from warpdata.corpora.writer import CorpusWriter
 from warpdata.errors import CorruptLayoutError
-from warpdata.formats.gamsae import journal, layout
+from warpdata.formats.gamsae import layout, shard
 from warpdata.formats.gamsae.corpus import verify_folder
 from warpdata.formats.gamsae.shard import encode_shard_bytes
 
@@ -73,7 +73,7 @@ def test_an_append_that_is_read_in_pieces_survives_a_kill(
     writer = CorpusWriter(tmp_path / "c", WIDTH, columns={"n": "i64"})
     writer.append(values(0, 1000), n=np.arange(1000))
     writer.abandon()
-    monkeypatch.setattr(journal, "_READ_BYTES", 5000)
+    monkeypatch.setattr(shard, "_READ_BYTES", 5000)
     short_reads(monkeypatch, 700)
     with CorpusWriter.reopen(tmp_path / "c") as writer:
         assert writer.total_rows == 1000

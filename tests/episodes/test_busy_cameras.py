@@ -208,6 +208,21 @@ def test_an_encoder_that_falls_behind_lowers_its_preset(tmp_path: Path, gate: th
     assert "presets" not in signals["fixed"]
 
 
+@pytest.mark.parametrize(
+    ("backlogs", "is_lowered"),
+    [([1.0], True), ([0.3, 0.3], True), ([0.3, 0.5], True), ([0.9, 0.6, 0.3], False), ([0.1, 0.2], False)],
+)
+def test_the_preset_is_lowered_while_the_queue_grows_and_before_it_is_full(
+    tmp_path: Path, backlogs: list[float], is_lowered: bool
+) -> None:
+    """Each backlog is the share of the queue in use as a group begins; a burst that is being worked off is none."""
+    file = VideoFile(tmp_path / "1", FrameShape.of(frame(0)), wd.VideoOptions(gop_size=1))
+    for number, backlog in enumerate([0.0, *backlogs, 0.0]):
+        file.adapt(backlog)
+        file.encode(frame(number), number)
+    assert ("presets" in file.complete()) == is_lowered
+
+
 def test_a_slow_append_is_reported(
     tmp_path: Path, gate: threading.Event, caplog: pytest.LogCaptureFixture
 ) -> None:

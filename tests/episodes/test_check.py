@@ -17,7 +17,7 @@ from warpdata.bytekit.io.commit import commit_file
 from warpdata.bytekit.jsontext import dump_json
 from warpdata.cli.main import main
 from warpdata.episodes.check.report import RULES, SET_RULES
-from warpdata.formats.episodedir.documents import read_meta, write_meta
+from warpdata.formats.episodedir.documents import meta_bytes, read_meta
 from warpdata.formats.wshard import ShardWriter
 from warpdata.formats.wshard.layout import TIMESTAMPS_NS
 from warpdata.formats.wshard.reader import ShardReader
@@ -114,7 +114,7 @@ def wrong_statistics(root: Path) -> Path:
     folder = clean(root)
     meta = read_meta(folder)
     meta["signals"]["state"]["values"]["max"][0] += 1
-    write_meta(folder, meta)
+    (folder / "meta.json").write_bytes(meta_bytes(meta))
     return folder
 
 
@@ -144,6 +144,14 @@ def interrupted(root: Path) -> Path:
     return root
 
 
+def dropped(root: Path) -> Path:
+    folder = clean(root)
+    meta = read_meta(folder)
+    meta["signals"]["cam"] |= {"dropped_frames": 3, "drops": [[101, 105, 3]]}
+    (folder / "meta.json").write_bytes(meta_bytes(meta))
+    return folder
+
+
 def empty(root: Path) -> Path:
     with wd.LocalDatasetWriter(root).new_episode():
         pass
@@ -165,6 +173,7 @@ BROKEN: dict[str, list[Callable[[Path], Path]]] = {
             lambda root: clean(root, bad=lambda i: np.array([i, np.inf if i == 7 else i], "f4"))],
     "constant-channel": [lambda root: clean(root, stuck=lambda i: np.array([i, 3.0]))],
     "no-actions": [lambda root: clean(root, skip="action")],
+    "dropped-frames": [dropped],
     "empty-episode": [empty],
     "unfinished": [unfinished],
     "interrupted": [interrupted],

@@ -118,7 +118,8 @@ def test_repeats_are_one_line_and_rules_can_be_muted(
     assert main(["check", str(tmp_path)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 3  # two groups and the sum
-    assert any("[constant-channel]" in line and "in 6 of 6 episodes" in line for line in lines)
+    [line] = [line for line in lines if "[constant-channel]" in line]
+    assert line.startswith("info[constant-channel] state: in 6 of 6 episodes"), line
     assert lines[-1] == "6 episodes, 2 findings"
     assert main(["check", str(tmp_path), "--all"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -111,6 +112,49 @@ def test_faults_are_named(sound: list[Take], spoil: str, rule: str, signal: str)
         ("repeated-frames", "front"),
         ("outlier-final-state", "joints"),
     }
+
+
+def ends_in_motion(rng: np.random.Generator, number: int) -> np.ndarray:
+    """It stands at a limit, but in one episode, which ended on the way there."""
+    course = np.clip(np.cumsum(rng.normal(-0.3, 0.8, 60)), -8, 8)
+    course[50:] = np.linspace(0, -4.5, 10) if number == 5 else -8
+    return course
+
+
+def ends_anywhere(rng: np.random.Generator, number: int) -> np.ndarray:
+    """Half of them end where they began, others further and further out."""
+    end = {4: 1.0, 5: 1.0, 6: 1.0, 7: 1.0, 8: 1.0, 9: 2.8}.get(number, 0.0)
+    return np.r_[np.zeros(20), np.linspace(0, end, 20), np.full(20, end)] + rng.normal(0, 1e-3, 60)
+
+
+def falls_to_either_side(rng: np.random.Generator, number: int) -> np.ndarray:
+    end, pace = (1 if number in (2, 6) else -1) * rng.uniform(0.97, 1.03), rng.uniform(0.5, 2)
+    return end * np.linspace(0, 1, 40) ** pace + rng.normal(0, 0.005, 40)
+
+
+def is_mostly_short(rng: np.random.Generator, number: int) -> np.ndarray:
+    """Only two episodes have enough records to be judged; nothing ever pushed the sensor."""
+    return np.zeros(14 if number in (2, 6) else 6)
+
+
+def touches(rng: np.random.Generator, number: int) -> np.ndarray:
+    """A recording of a sixth of a second in which a thing was touched once."""
+    course = np.linspace(-8, 0, 20) + rng.normal(0, 0.01, 20)
+    if number == 3:
+        course[10] += 7
+    return course
+
+
+@pytest.mark.parametrize(
+    "course", [ends_in_motion, ends_anywhere, falls_to_either_side, is_mostly_short, touches]
+)
+def test_what_chance_does_is_no_warning(course: Callable[[np.random.Generator, int], np.ndarray]) -> None:
+    rng, takes = np.random.default_rng(0), []
+    for number in range(COUNT):
+        values = course(rng, number)
+        takes.append(Take(0, {"x": (np.arange(len(values)) * 8_000_000, values, "observation")}))
+    found = findings(takes)
+    assert [each for each in found if each.severity == "warning" and each.rule != "outlier-length"] == []
 
 
 def test_a_view_that_rests_in_every_episode_is_not_frozen(tmp_path: Path) -> None:

@@ -19,14 +19,13 @@ from warpdata.bytekit.io.files import FileRangeReader
 from warpdata.episodes.check.rules import check_episode
 from warpdata.episodes.forms.content import ContentSum, sum_of
 from warpdata.episodes.forms.directory import MetaOf, write_directory
-from warpdata.episodes.sources import cameras
 from warpdata.episodes.sources.cameras import StillsSignal, VideoSignal
 from warpdata.episodes.sources.disk_episode import DiskEpisode
-from warpdata.episodes.sources.encoded import encoded_camera, encoded_frames, encoded_run
+from warpdata.episodes.sources.encoded import encoded_camera, encoded_run
 from warpdata.episodes.sources.file_video import FileVideo, SourceVideo
 from warpdata.errors import CorruptLayoutError, LimitExceededError, UnsupportedDtypeError, WarpError
 from warpdata.formats.episodedir import frame_index
-from warpdata.formats.episodedir.pictures import Still, decode_stills, still_of
+from warpdata.formats.episodedir.pictures import PictureDecoder, Still, decode_stills, still_of
 from warpdata.formats.episodedir.video import encode_png
 from warpdata.timeline.episode import Episode
 
@@ -86,10 +85,10 @@ def test_a_cut_shows_the_same_frames_wherever_it_goes(
     again.check()
     assert np.array_equal(again.values(), signal.values())
     assert np.array_equal(again.timestamps, times(first, count))
-    a, b = encoded_frames(signal), encoded_frames(again)
+    a, b = encoded_run(signal), encoded_run(again)
     assert a is not None
     assert b is not None
-    assert [frame.data for frame in a] == [frame.data for frame in b]
+    assert [frame.data for frame in a.frames()] == [frame.data for frame in b.frames()]
     with av.open(str(tmp_path / "episode/top.mp4")) as out:  # any player shows it
         stream = out.streams.video[0]
         shown = [frame.pts * stream.time_base for frame in out.decode(stream)]
@@ -341,17 +340,22 @@ def test_pictures_of_windows_are_decoded_once(monkeypatch: pytest.MonkeyPatch) -
     pixels = np.random.default_rng(0).integers(0, 255, (20, 18, 20, 3)).astype(np.uint8)
     signal = Pictures([png(each) for each in pixels])
     decoded: list[int] = []
-    real = cameras.decode_stills
+    real = PictureDecoder.pixels
 
-    def counting(pictures: Any, still: Any, path: str, numbers: Sequence[int], view: Any = None) -> Any:
-        decoded.extend(numbers)
-        return real(pictures, still, path, numbers, view)
+    def counting(self: PictureDecoder, picture: bytes, *others: Any) -> None:
+        decoded.append(signal.data.index(picture))
+        real(self, picture, *others)
 
-    monkeypatch.setattr(cameras, "decode_stills", counting)
+    monkeypatch.setattr(PictureDecoder, "pixels", counting)
     windows = wd.Windows([wd.Episode.of({"cam": signal}, id="x")], {"image": "cam"}, anchor="cam")
-    for rows in ([3, 4], [4, 5], [5, 3, 4], [4, 4]):
-        assert np.array_equal(windows.batch(rows)["image"], pixels[rows])
-    assert decoded == [3, 4, 5]
+    assert np.array_equal(windows.batch([4, 3, 4])["image"], pixels[[4, 3, 4]])
+    decoded.clear()
+    history = wd.Windows(windows.episodes, {"image": wd.Field("cam", past=2)}, anchor="cam")
+    loader = wd.Loader(history, batch_size=4, seed=1)
+    for batch in loader:
+        rows = batch.ts_ns[:, None] // 100_000_000 + np.arange(-1, 1)
+        assert np.array_equal(batch["image"], pixels[np.maximum(rows, 0)])
+    assert sorted(decoded) == list(range(20))
     with pytest.raises(ValueError, match="read-only"):
         signal._values_at(np.array([3]))[0, 0, 0] = 1
     assert np.array_equal(signal.values(), pixels)

@@ -12,7 +12,7 @@ import pytest
 import warpdata as wd
 from tests.episodes.test_single_writers import die
 from tests.waiting import LIMIT_S, until
-from warpdata.errors import BlobNotFoundError
+from warpdata.errors import BlobNotFoundError, JournalInUseError
 
 
 def test_values_are_there_as_soon_as_they_are_acknowledged(tmp_path: Path) -> None:
@@ -106,3 +106,37 @@ def test_frames_are_those_of_complete_groups(tmp_path: Path) -> None:
         live = wd.open(tmp_path / "root").live(timeout_s=LIMIT_S)
         until(lambda: len(live.refresh().get("cam", ())) == 20, "frames are missing")
         assert [round(float(image.mean()) / 10) for image, _ in live.episode["cam"]] == list(range(20))
+
+
+@pytest.mark.parametrize("episode", [None, "take"])
+def test_a_recording_into_one_file_is_read_and_then_the_file(tmp_path: Path, episode: str | None) -> None:
+    target = tmp_path / "take-1.wshard"
+    with wd.record(target, clock="simulated", episode=episode) as rec:
+        rec.append("x", 0.0, 0)
+        live = wd.open_live(target, timeout_s=LIMIT_S)
+        assert live.is_live
+        assert live.id == "take-1"
+        for k in range(1, 100):
+            rec.append("x", float(k), k)
+            rec.append("cam", np.full((16, 16, 3), k, np.uint8), k)
+        assert live.refresh()["x"].values().tolist() == list(range(100))
+        until(lambda: len(live.refresh().get("cam", ())) >= 80, "frames are missing")
+        with pytest.raises(JournalInUseError, match="not finished") as caught:
+            wd.open(target)
+        assert "open_live" in caught.value.hint
+    assert not live.is_live
+    received = list(live.follow())
+    assert [record.ts_ns for record in received if record.signal == "x"] == list(range(100))
+    assert len(live.episode["cam"]) == 99
+    assert live.episode.id == "take-1"
+    with pytest.raises(BlobNotFoundError, match="no episode is being recorded"):
+        wd.open_live(target)
+
+
+def test_an_episode_directory_is_read_while_it_is_recorded(tmp_path: Path) -> None:
+    with wd.DiskEpisodeWriter(tmp_path / "ep") as writer:
+        writer.append("x", 1, 1)
+        assert len(wd.open_live(tmp_path / "ep").refresh()["x"]) == 1
+    for nothing in (tmp_path / "ep", tmp_path / "other", tmp_path / "other.wshard"):
+        with pytest.raises(BlobNotFoundError, match="no episode is being recorded"):
+            wd.open_live(nothing)

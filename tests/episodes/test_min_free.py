@@ -66,3 +66,25 @@ def test_a_disk_that_fills_is_reported_ahead(
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "minutes left at this rate" in caplog.text
     assert len(wd.open(tmp_path / "root")[0]["x"]) == 2
+
+
+def test_raw_frames_that_wait_are_no_reason_to_warn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They take space for a moment: what counts is the rate at which the rest grows."""
+    work, total = tmp_path / "work", 10**9
+    work.mkdir()
+
+    def usage(_: object) -> SimpleNamespace:
+        return SimpleNamespace(free=total - status.used_bytes(work))
+
+    monkeypatch.setattr(status, "shutil", SimpleNamespace(disk_usage=usage))
+    monkeypatch.setattr(status, "_LONG_S", 0.0)
+    monitor = status.Monitor(tmp_path, work, 10**8, dict)
+    with caplog.at_level(logging.WARNING, "warpdata.record"):
+        for number in range(5):
+            (work / f"frames-1-{number:06d}.journal").write_bytes(bytes(1 << 20))
+            assert monitor.look(lambda: 0) is None
+        assert monitor.status().left_s is None
+        assert monitor.status().free_bytes <= total - 5 * (1 << 20)
+    assert not caplog.records

@@ -157,3 +157,33 @@ def test_a_root_that_cannot_be_listed_is_our_error(tmp_path: Path) -> None:
     for use in (wd.record, wd.open_recordings, wd.open, wd.check_dataset):
         with pytest.raises(StoreError):
             use(tmp_path / "loop").__enter__().append("x", 1.0, 1)
+
+
+RECORDERS: dict[str, Any] = {
+    "record": lambda path: wd.record(path),
+    "shared": lambda path: wd.record(path, episode="e"),
+    "episode": wd.DiskEpisodeWriter,
+    "root": wd.LocalDatasetWriter,
+    "table": wd.SimpleSignalWriter,
+    "video": lambda path: wd.VideoSignalWriter(path, "x.parquet"),
+    "index": lambda path: wd.VideoSignalWriter("x.mp4", path),
+    "file": lambda path: wd.record(f"{path}.wshard"),
+    "steps": lambda path: wd.WShardStreamWriter(path, "e", [{"id": "x", "dtype": "f32", "shape": [1]}]),
+}
+
+
+@pytest.mark.parametrize("name", RECORDERS)
+def test_a_path_that_no_file_can_have_is_refused_before_anything_is_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match="contains a NUL byte"):
+        RECORDERS[name]("a\0b")
+    with pytest.raises(TypeError):
+        RECORDERS[name](7) if name != "file" else RECORDERS["record"](b"x")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_name_that_is_too_long_is_our_error(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="name too long"):
+        wd.record(tmp_path / ("x" * 300))

@@ -48,7 +48,7 @@ def test_a_shard_packed_before_plays_too(tmp_path: Path) -> None:
     shard = wd.pack_episode(tmp_path / "ep", tmp_path / "e.wshard")
     episode = load_wshard(shard)
     episode.blocks["aux/frames/cam"] = (tmp_path / "ep" / "cam.frames.parquet").read_bytes()
-    save_wshard(episode, shard)
+    save_wshard(episode, shard, overwrite=True)
     check_camera(wd.open_episode(shard)["cam"])
 
 
@@ -196,7 +196,7 @@ def test_a_shard_that_says_odd_things_of_its_recording(
     episode = load_wshard(shard)
     about = json.loads(bytes(episode.blocks["meta/directory"]))
     episode.blocks["meta/directory"] = json.dumps(changed_at(about, place, value)).encode()
-    save_wshard(episode, shard)
+    save_wshard(episode, shard, overwrite=True)
     words = {"version": "packed in version 99", "shape": "72 bytes are no rows of"}.get(place[-1], "damaged")
     with pytest.raises(CorruptLayoutError, match=words):
         wd.open_episode(shard)["state"].values()

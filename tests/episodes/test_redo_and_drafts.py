@@ -70,7 +70,7 @@ def shards(folder: Path) -> wd.Episodes:
         episode.observations["state"] = np.full((10, 2), ord(name[0]), np.float32)
         episode.actions["ctrl"] = np.zeros((10, 1), np.float32)
         folder.mkdir(exist_ok=True)
-        wd.save_wshard(episode, folder / f"{name}.wshard")
+        wd.save_wshard(episode, folder / f"{name}.wshard", overwrite=True)
     return wd.open_episodes(folder)
 
 

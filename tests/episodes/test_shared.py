@@ -72,6 +72,8 @@ def test_signals_of_all_processes_are_in_one_episode(tmp_path: Path, name: str) 
     assert [part.steps_kept for part in first.receipt.processes] == [30, 150] or [
         part.steps_kept for part in first.receipt.processes
     ] == [150, 30]
+    assert first.receipt.episode_id == episode.id
+    assert Path(str(first.receipt.output)).exists()
     assert not [path for path in tmp_path.rglob("*") if ".recording" in path.name]
     with pytest.raises(ConflictError, match=r"is finished|target exists"):
         wd.record(target, episode="take-1", clock="simulated")

@@ -79,3 +79,14 @@ def test_signals_of_one_clock_say_of_it_what_each_would_say_alone(tmp_path: Path
         alone.add(np.array(times[name]))
         assert {key: found[key] for key in alone.to_json()} == alone.to_json()
         assert found["values"]["min"] == [float(times[name][0])]
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=8), st.integers(1, 300), st.integers(0, 2**32))
+def test_statistics_made_together_are_those_made_alone(widths: list[int], rows: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    tables = [rng.normal(size=(rows, width)).astype(rng.choice(["f4", "f8"])) for width in widths]
+    tables[0][rng.random(tables[0].shape) < 0.05] = np.nan
+    alone = [ValueStatistics(table.shape[1:]) for table in tables]
+    for statistics, table in zip(alone, tables, strict=True):
+        statistics.add(table)
+    assert ValueStatistics.of_tables(tables) == [statistics.to_json() for statistics in alone]

@@ -46,7 +46,7 @@ def test_what_was_refused_is_counted_for_who_watches(tmp_path: Path, durability:
         assert found is not None
         refused = {name: each.refused for name, each in found.signals.items() if each.refused}
         assert refused == {"x": 2, "seen": 1, "done": 1}
-        state = recording_state(work.parent)
+        state = recording_state("0", work.parent)
         assert (state["refused"], state["dropped"], state["blocked"], state["blocked_ns"]) == (4, 0, 0, 0)
     assert not list((tmp_path / "root").rglob(STATUS_FILE)), "it goes with the recording"
     assert list(wd.open_recordings(tmp_path / "root")[0]["x"].values()) == [1.0]

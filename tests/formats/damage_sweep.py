@@ -21,7 +21,7 @@ from warpdata.formats.wshard.chunks import read_chunk_list
 from warpdata.formats.wshard.episode import load_wshard
 
 NAME = "sweep.wshard"
-CUTS, FLIPS = 200, 1000
+CUTS, FLIPS = 200, 1500
 
 
 def everything(data: bytes) -> Any:

@@ -15,7 +15,7 @@ from warpdata.errors import ConflictError
 def cut(folder: Path, name: str, value: int) -> None:
     made = wd.WShardEpisode(id=name, length=6)
     made.observations["x"] = np.full((6, 2), value, np.float32)
-    wd.chunk_episode(made, folder, steps=4)
+    wd.chunk_episode(made, folder, steps=4, overwrite=True)
 
 
 def first_value(folder: Path, name: str) -> float:

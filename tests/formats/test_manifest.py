@@ -22,8 +22,16 @@ from warpdata.catalog.access import parse_name
 from warpdata.catalog.publish.signing import check_signature
 from warpdata.errors import FormatError, ManifestCorruptedError, UntrustedError
 from warpdata.formats.manifest import layout
-from warpdata.formats.manifest.codec import pack_manifest, parse_manifest, to_json, version_hash
-from warpdata.formats.manifest.layout import Guide, ShardGuide, pack_guide
+from warpdata.formats.manifest.codec import (
+    Guide,
+    ShardGuide,
+    directory_end,
+    pack_guide,
+    pack_manifest,
+    parse_manifest,
+    to_json,
+    version_hash,
+)
 from warpdata.formats.manifest.model import canonical_json, parts_of
 
 SPEC = ROOT / "src/warpdata/formats/manifest/SPEC.md"
@@ -247,7 +255,7 @@ def test_inexact_values_have_no_place_in_the_hash(value: object) -> None:
 def resealed(change: Callable[[list[layout.GuideEntry]], None]) -> bytes:
     """A guide of two shards whose directory was changed by somebody who made its checksum fit again."""
     good = pack_guide(guide_shards())
-    start, end = layout.GUIDE_HEADER.size, layout.directory_end(2)
+    start, end = layout.GUIDE_HEADER.size, directory_end(2)
     entries = [layout.GuideEntry(*fields) for fields in layout.GUIDE_ENTRY.iter_unpack(good[start:end])]
     change(entries)
     directory = b"".join(layout.GUIDE_ENTRY.pack(*entry) for entry in entries)

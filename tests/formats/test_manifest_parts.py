@@ -17,12 +17,10 @@ from warpdata.errors import ConflictError, ManifestCorruptedError
 from warpdata.formats.manifest import layout
 from warpdata.formats.manifest.codec import (
     PartedShards,
-    PartRef,
     pack_manifest,
     packed_shards,
     parse_manifest,
-    part_json,
-    root_of,
+    read_part,
     with_added,
     with_tail,
 )
@@ -30,10 +28,10 @@ from warpdata.formats.manifest.model import (
     ArtifactPart,
     BlobRef,
     Manifest,
+    PartRef,
     TableShard,
-    blob_of,
+    blob_json,
     canonical_json,
-    table_shard_of,
 )
 
 
@@ -66,21 +64,21 @@ class Kept:
         self.blobs |= packed.blobs
         assert isinstance(packed.shards, PartedShards)
         self.asked.clear()
-        root = root_of(json.loads(canonical_json(part_json(packed.shards.root))))
-        return PartedShards(root, packed.shards._item_of, self)
+        root = read_part(json.loads(canonical_json(blob_json(packed.shards.root))))
+        return PartedShards(root, packed.shards.kind, self)
 
 
 def test_a_short_list_stays_in_the_manifest() -> None:
     few = tuple(shards(layout.FLAT_SHARDS))
-    assert packed_shards(few, blob_of).shards == few
-    assert isinstance(packed_shards((*few, shard("z")), blob_of).shards, PartedShards)
+    assert packed_shards(few).shards == few
+    assert isinstance(packed_shards((*few, shard("z"))).shards, PartedShards)
     elsewhere = (*few, BlobRef("a" * 64, 1, "s3://other/place/x", "z"))
-    assert packed_shards(elsewhere, blob_of).shards == elsewhere
+    assert packed_shards(elsewhere).shards == elsewhere
 
 
 def test_a_long_list_reads_like_a_tuple_and_fetches_what_is_looked_at() -> None:
     kept, every = Kept(), shards(20_000)
-    parted = kept.opened(packed_shards(tuple(every), blob_of))
+    parted = kept.opened(packed_shards(tuple(every)))
     assert (len(parted), parted.byte_size) == (20_000, sum(s.byte_size for s in every))
     assert kept.asked == []
     assert parted[12_345] == every[12_345]
@@ -96,23 +94,23 @@ def test_a_long_list_reads_like_a_tuple_and_fetches_what_is_looked_at() -> None:
     with pytest.raises(IndexError):
         parted[20_000]
     assert tuple(parted) == tuple(every)
-    assert parted == kept.opened(packed_shards(tuple(every), blob_of))
+    assert parted == kept.opened(packed_shards(tuple(every)))
     assert {ref.hash for ref in parted.part_blobs()} == set(kept.blobs)
 
 
 def test_ten_new_ones_among_many_write_few_parts() -> None:
     kept, every = Kept(), shards(20_000)
-    parted = kept.opened(packed_shards(tuple(every), blob_of))
+    parted = kept.opened(packed_shards(tuple(every)))
     for new in (
         [shard(f"{number:08d}.wshard") for number in range(20_000, 20_010)],
         [shard(f"{number:08d}.wshard.b") for number in range(0, 20_000, 2000)],
     ):
         kept.asked.clear()
-        packed = with_added(parted, new, blob_of)
+        packed = with_added(parted, new)
         assert sum(map(len, packed.blobs.values())) < 500_000
         assert len(packed.blobs) <= 3 * 10 + 5
         assert len(set(kept.asked)) <= 3 * 10 + 5
-        scratch = packed_shards(tuple(sorted([*every, *new], key=lambda s: s.name)), blob_of)
+        scratch = packed_shards(tuple(sorted([*every, *new], key=lambda s: s.name)))
         assert packed.shards == scratch.shards
 
 
@@ -141,8 +139,8 @@ def test_any_history_gives_the_tree_of_the_whole_list(history) -> None:
         for name in new:
             bisect.insort(names, name)
         again = dice.sample(names, min(3, len(names)))
-        packed = with_added(current, [shard(name) for name in dice.sample(new, len(new)) + again], blob_of)
-        reference = packed_shards(tuple(shard(name) for name in names), blob_of)
+        packed = with_added(current, [shard(name) for name in dice.sample(new, len(new)) + again])
+        reference = packed_shards(tuple(shard(name) for name in names))
         assert packed.shards == reference.shards
         current = kept.opened(packed) if isinstance(packed.shards, PartedShards) else packed.shards
         assert tuple(current) == tuple(shard(name) for name in names)
@@ -162,30 +160,30 @@ def test_any_history_of_tails_gives_the_tree_of_the_whole_list(seed: int, steps)
             for _ in range(added)
         ]  # fmt: skip
         rows = rows[:stay] + tail
-        packed = with_tail(current, stay, tail, table_shard_of)
-        assert packed.shards == packed_shards(tuple(rows), table_shard_of).shards
+        packed = with_tail(current, stay, tail)
+        assert packed.shards == packed_shards(tuple(rows)).shards
         current = kept.opened(packed) if isinstance(packed.shards, PartedShards) else packed.shards
         assert tuple(current) == tuple(rows)
 
 
 def test_the_same_name_with_other_bytes_is_a_conflict() -> None:
     kept, every = Kept(), shards(1000)
-    parted = kept.opened(packed_shards(tuple(every), blob_of))
+    parted = kept.opened(packed_shards(tuple(every)))
     other = BlobRef("0" * 64, 7, name=every[500].name)
     for base in (parted, tuple(every)):
         with pytest.raises(ConflictError, match="there already with other bytes"):
-            with_added(base, [other], blob_of)
-        assert with_added(base, [every[500]], blob_of).blobs in (
+            with_added(base, [other])
+        assert with_added(base, [every[500]]).blobs in (
             {},
-            dict(packed_shards(tuple(every), blob_of).blobs),
+            dict(packed_shards(tuple(every)).blobs),
         )
 
 
 def test_lists_without_an_order_keep_the_one_they_have() -> None:
     kept, every = Kept(), shards(1000)
     random.Random(1).shuffle(every)
-    parted = kept.opened(packed_shards(tuple(every), blob_of))
-    grown = with_added(parted, [shard("a"), shard("b")], blob_of)
+    parted = kept.opened(packed_shards(tuple(every)))
+    grown = with_added(parted, [shard("a"), shard("b")])
     assert tuple(grown.shards) == (*every, shard("a"), shard("b"))
     assert find_shard(grown.shards, every[77].name) == 77
 
@@ -193,7 +191,7 @@ def test_lists_without_an_order_keep_the_one_they_have() -> None:
 def damaged(change) -> tuple[PartedShards, Kept]:
     """A list whose leaf was changed by somebody who made every hash above it fit again."""
     kept = Kept()
-    parted = kept.opened(packed_shards(tuple(shards(300)), blob_of))
+    parted = kept.opened(packed_shards(tuple(shards(300))))
     assert parted.root.level == 1
     above = json.loads(kept.blobs[parted.root.hash])
     entry = above["entries"][0]
@@ -204,8 +202,8 @@ def damaged(change) -> tuple[PartedShards, Kept]:
     entry |= {"hash": sha256_hex(data), "byte_size": len(data)}
     top = canonical_json(above)
     kept.blobs[sha256_hex(top)] = top
-    raw = part_json(parted.root) | {"hash": sha256_hex(top), "byte_size": len(top)}
-    return PartedShards(root_of(raw), blob_of, kept), kept
+    raw = blob_json(parted.root) | {"hash": sha256_hex(top), "byte_size": len(top)}
+    return PartedShards(read_part(raw), BlobRef, kept), kept
 
 
 HOSTILE = {
@@ -236,7 +234,7 @@ def test_a_part_that_is_not_what_it_is_said_to_be(name: str) -> None:
         above = json.loads(parted._source([parted.root])[0])
         above["entries"][0]["byte_size"] = 1 << 40
         with pytest.raises(ManifestCorruptedError, match="too large"):
-            root_of(above["entries"][0])
+            read_part(above["entries"][0])
         return
     with pytest.raises(ManifestCorruptedError):
         list(parted)
@@ -245,45 +243,45 @@ def test_a_part_that_is_not_what_it_is_said_to_be(name: str) -> None:
 def test_a_part_that_is_no_json() -> None:
     kept, data = Kept(), b"{" * 9
     kept.blobs[sha256_hex(data)] = data
-    raw = part_json(kept.opened(packed_shards(tuple(shards(300)), blob_of)).root)
-    root = root_of(raw | {"hash": sha256_hex(data), "byte_size": len(data)})
+    raw = blob_json(kept.opened(packed_shards(tuple(shards(300)))).root)
+    root = read_part(raw | {"hash": sha256_hex(data), "byte_size": len(data)})
     with pytest.raises(ManifestCorruptedError, match="a part is not JSON"):
-        list(PartedShards(root, blob_of, kept))
+        list(PartedShards(root, BlobRef, kept))
 
 
 def test_shards_without_names_of_their_own_are_not_found_by_name() -> None:
     alike = [shard("b"), *shards(300), shard("b")]
-    parted = Kept().opened(packed_shards(tuple(alike), blob_of))
+    parted = Kept().opened(packed_shards(tuple(alike)))
     with pytest.raises(ManifestCorruptedError, match="have no unique names"):
         find_shard(parted, "b")
     with pytest.raises(ValueError, match="shards without names cannot be added to a list by name"):
-        with_added(tuple(shards(3)), [BlobRef("a" * 64, 1)], blob_of)
+        with_added(tuple(shards(3)), [BlobRef("a" * 64, 1)])
 
 
 def test_lists_are_equal_by_what_they_hold() -> None:
     every = shards(300)
-    parted = Kept().opened(packed_shards(tuple(every), blob_of))
+    parted = Kept().opened(packed_shards(tuple(every)))
     assert parted == every
     assert parted != every[:-1]
     assert parted != [*every[:-1], shard("z")]
     assert parted != "a word"
-    assert hash(parted) == hash(Kept().opened(packed_shards(tuple(every), blob_of)))
+    assert hash(parted) == hash(Kept().opened(packed_shards(tuple(every))))
 
 
 def test_every_flipped_byte_of_a_part_is_found() -> None:
     kept = Kept()
-    parted = kept.opened(packed_shards(tuple(shards(300)), blob_of))
+    parted = kept.opened(packed_shards(tuple(shards(300))))
     key = parted.root.hash
     whole = kept.blobs[key]
     for place in range(len(whole)):
         kept.blobs[key] = whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :]
         with pytest.raises(ManifestCorruptedError, match="damaged"):
-            PartedShards(parted.root, blob_of, kept)[0]
+            PartedShards(parted.root, BlobRef, kept)[0]
 
 
 def test_a_manifest_with_parts_is_small_and_reads_them_when_asked() -> None:
     kept, every = Kept(), tuple(shards(5000))
-    packed = packed_shards(every, blob_of)
+    packed = packed_shards(every)
     kept.opened(packed)
     made = Manifest("ws/x", {}, {"episodes": ArtifactPart("wshard_episodes", packed.shards)})
     data = pack_manifest(made)
@@ -299,8 +297,8 @@ def test_a_manifest_with_parts_is_small_and_reads_them_when_asked() -> None:
 
 def test_shared_parts_are_gone_through_once() -> None:
     kept = Kept()
-    first = kept.opened(packed_shards(tuple(shards(5000)), blob_of))
-    second = kept.opened(with_added(first, [shard("zzz")], blob_of))
+    first = kept.opened(packed_shards(tuple(shards(5000))))
+    second = kept.opened(with_added(first, [shard("zzz")]))
     seen: set[str] = set()
     every = list(first.unseen_parts(seen))
     assert all(isinstance(ref, PartRef) for ref in every)

@@ -45,7 +45,8 @@ def put(payload: Any, at: int, value: int, size: int) -> bytes:
 ADJACENCY = graph.Adjacency(4, np.ones(4, np.int64), np.ones(4, np.int64), np.array([1, 2, 3, 0]))
 HEADER = INDEX_HEADER(0, 2, 4, 40, 4)
 GRAPH = graph.encode_graph(HEADER, ADJACENCY)
-HINTED = graph.encode_graph(HEADER, ADJACENCY, (PREFETCH_HINT(*([1] * len(PREFETCH_HINT._fields))),))
+HINT = layout.COUNT_U32.pack(1) + PREFETCH_HINT.pack(*([1] * len(PREFETCH_HINT._fields)))
+HINTED = GRAPH + HINT.ljust(layout.ALIGNMENT, b"\0")
 SHIPPED = graph.encode_runtime_graph(HEADER, ADJACENCY, graph.Trailer(8, 0, 0, FOUR))
 TRAILER = len(SHIPPED) - layout.INDEX_TRAILER_END.size
 IDS = vec.encode_id_directory(vec.IdDirectory(FOUR, np.zeros(4, np.int64), 1))
@@ -254,7 +255,7 @@ def test_a_false_statement_is_refused_by_name(name: str) -> None:
 
 
 def test_the_honest_ones_are_read() -> None:
-    assert graph.decode_graph(HINTED).hints
+    assert graph.decode_graph(HINTED).header == HEADER
     assert graph.decode_graph(SHIPPED).trailer is not None
     assert vec.decode_id_directory(IDS).ids.tolist() == [0, 1, 2, 3]
     assert decode_block(block(vec.encode_id_map(FOUR))).ids.tolist() == [0, 1, 2, 3]

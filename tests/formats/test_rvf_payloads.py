@@ -11,7 +11,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.sweeps import enough_examples, thinned
-from warpdata.errors import ChecksumError, FormatError, LimitExceededError, UnsupportedVersionError
+from warpdata.errors import (
+    ChecksumError,
+    CorruptLayoutError,
+    FormatError,
+    LimitExceededError,
+    UnsupportedVersionError,
+)
 from warpdata.formats.rvf import (
     access,
     container,
@@ -126,11 +132,14 @@ def adjacency(count: int, seed: int) -> Adjacency:
 def test_graphs_come_back(count: int, seed: int) -> None:
     made = adjacency(count, seed)
     header = INDEX_HEADER(0, layout.LAYER_C, 8, 40, count)
-    hints = (PREFETCH_HINT(0, 5, 4096, 2, 1),) if seed % 2 and count else ()
-    payload = graph.encode_graph(header, made, hints)
+    payload = graph.encode_graph(header, made)
+    if seed % 2 and count:
+        hint = layout.COUNT_U32.pack(1) + layout.PREFETCH_HINT.pack(*PREFETCH_HINT(0, 5, 4096, 2, 1))
+        payload += hint.ljust(64, b"\0")
+        with pytest.raises(CorruptLayoutError, match="hints"):
+            graph.decode_graph(payload[:-32])
     found = graph.decode_graph(payload)
     assert found.header == header
-    assert found.hints == hints
     for name in ("layer_counts", "sizes", "neighbors"):
         assert np.array_equal(getattr(found.adjacency, name), getattr(made, name))
     _, count_of_groups = layout.RESTART_HEAD.unpack_from(payload, 64)

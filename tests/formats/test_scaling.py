@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import warpdata as wd
-from warpdata.episodes.sources.cameras import ImageRequest
+from warpdata.episodes.sources.cameras import ImageRequest, empty_images
 from warpdata.formats.episodedir.images import FrameShape
 from warpdata.formats.episodedir.pictures import PictureDecoder
 from warpdata.formats.episodedir.scaling import scale_array, view_image
@@ -37,6 +37,12 @@ VIEWS = {
 def expected(frame: np.ndarray, view: Any) -> np.ndarray:
     out = np.empty((view.height, view.width, *frame.shape[2:]), frame.dtype)
     scale_array(frame, view, out)
+    return out
+
+
+def scaled(signal: wd.VideoSignal, records: np.ndarray, view: Any, timings: dict[str, float]) -> np.ndarray:
+    out = empty_images(signal.meta, records, view)
+    signal.read_images([ImageRequest(records, view, out)], timings)
     return out
 
 
@@ -74,7 +80,7 @@ def test_videos_are_scaled_where_they_are_decoded(tmp_path: Path, case: str, siz
     signal = wd.open_recordings(tmp_path)[0]["cam"]
     view, timings = view_image(*size, *VIEWS[case]), {"decode": 0.0, "scale": 0.0}
     records = np.array([0, 3, 5])
-    images = signal.read_images([ImageRequest(records, view)], timings)[0]
+    images = scaled(signal, records, view, timings)
     for record, image in zip(records.tolist(), images, strict=True):
         # Chroma of half the resolution is scaled as it is stored, the reference scales it after it was doubled.
         assert_near(
@@ -106,7 +112,7 @@ def test_depth_is_scaled_exactly_as_numbers(tmp_path: Path) -> None:
         writer.append("depth", depth, 0)
     signal = wd.open_recordings(tmp_path)[0]["depth"]
     view = view_image(40, 60, None, (20, 30), "stretch")
-    image = signal.read_images([ImageRequest(np.array([0]), view)], {"decode": 0.0, "scale": 0.0})[0][0]
+    image = scaled(signal, np.array([0]), view, {"decode": 0.0, "scale": 0.0})[0]
     assert np.array_equal(image, expected(depth, view))
 
 

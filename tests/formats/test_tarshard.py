@@ -17,11 +17,12 @@ from tests.conftest import OWN_GOLDEN, ROOT
 from tests.formats.spec_tables import assert_spec_matches
 from tests.sweeps import enough_examples, thinned
 from warpdata.bytekit.checksum import crc32c
+from warpdata.bytekit.io.commit import is_safe_name
 from warpdata.bytekit.io.ranges import BytesRangeReader
 from warpdata.errors import CorruptLayoutError, FormatError, TruncatedError
 from warpdata.formats.tarshard import layout
 from warpdata.formats.tarshard.member_index import Member, MemberIndex, pack_index
-from warpdata.formats.tarshard.reader import is_safe_name, scan_members
+from warpdata.formats.tarshard.reader import scan_members
 from warpdata.formats.tarshard.writer import PackOptions, member_header, pack_shards
 
 SPEC = ROOT / "src/warpdata/formats/tarshard/SPEC.md"

@@ -97,10 +97,9 @@ def test_a_codec_that_nobody_knows_is_refused() -> None:
 
 
 def test_pictures_that_are_smaller_than_the_camera_are_refused() -> None:
-    decoder = video.VideoDecoder(Stream("h264", "yuv420p", 32, 32, b""), FrameShape(64, 64, 3, "uint8"))
-    picture = av.VideoFrame(32, 32, "yuv420p")
+    picture = video.VideoPicture(av.VideoFrame(32, 32, "yuv420p"), FrameShape(64, 64, 3, "uint8"))
     with pytest.raises(CorruptLayoutError, match="video of 32x32, expected"):
-        decoder.pixels(picture, np.zeros((64, 64, 3), np.uint8))
+        picture.write(np.zeros((64, 64, 3), np.uint8), None)
 
 
 def test_an_index_of_another_length_than_its_video_is_refused(titled: Path) -> None:

@@ -202,12 +202,12 @@ def test_a_list_without_its_block_is_refused(tmp_path: Path) -> None:
 def test_a_changed_or_missing_chunk_is_found(tmp_path: Path) -> None:
     listed = wd.chunk_episode(episodes.simple(20), tmp_path, 10)
     first = tmp_path / "ep_chunk_0000.wshard"
-    wd.save_wshard(replace(wd.load_wshard(first), env_id="other"), first)
+    wd.save_wshard(replace(wd.load_wshard(first), env_id="other"), first, overwrite=True)
     with pytest.raises(ChecksumError, match="SHA-256"):
         wd.validate_chunk_continuity(listed, check_files=True)
     with pytest.raises(ChecksumError):
         list(wd.ChunkedEpisodeReader(listed).iter_chunks())
-    wd.save_wshard(episodes.simple(7), first)
+    wd.save_wshard(episodes.simple(7), first, overwrite=True)
     with pytest.raises(CorruptLayoutError, match="not chunk 0"):
         wd.open_episode(listed)
     first.unlink()
@@ -287,7 +287,7 @@ def test_chunks_must_continue_each_other(tmp_path: Path, other: Callable[[int], 
     listed = wd.chunk_episode(episodes.simple(10), tmp_path, 5)
     second = tmp_path / "ep_chunk_0001.wshard"
     chunk = replace(other(5), chunk_index=1, total_chunks=2, timestep_range=(5, 10))
-    wd.save_wshard(chunk, second)
+    wd.save_wshard(chunk, second, overwrite=True)
     mixed = replace(listed, chunks=(listed.chunks[0], replace(listed.chunks[1], sha256=file_sha256(second))))
     with pytest.raises(
         CorruptLayoutError, match=r"chunk 1 does not continue the others: .*expected .*, got "
@@ -328,7 +328,9 @@ def test_times_go_on_from_chunk_to_chunk(tmp_path: Path, start: int, own_clock: 
     listed = good.finalize_manifest()
     wd.validate_chunk_continuity(listed)
     second = tmp_path / "good" / "ep_chunk_0001.wshard"
-    wd.save_wshard(replace(other, chunk_index=1, total_chunks=2, timestep_range=(5, 10)), second)
+    wd.save_wshard(
+        replace(other, chunk_index=1, total_chunks=2, timestep_range=(5, 10)), second, overwrite=True
+    )
     entries = (listed.chunks[0], replace(listed.chunks[1], sha256=file_sha256(second)))
     mixed = write_chunk_list(replace(listed, chunks=entries), listed)
     with pytest.raises(CorruptLayoutError, match="chunk 1 starts before chunk 0 ends"):
@@ -358,7 +360,7 @@ def test_an_episode_is_cut_anew_while_it_is_read_from_its_chunks(
     old = wd.open_episode(wd.chunk_episode(wanted, tmp_path, before))
     (tmp_path / "ep_chunk_0099.wshard").write_bytes(b"unreadable: nobody knows whose it is")
     wd.save_wshard(episodes.simple(2), tmp_path / "ep_chunk_0098.wshard")  # no chunk, by its own word
-    listed = wd.chunk_episode(old.tensors, tmp_path, after)
+    listed = wd.chunk_episode(old.tensors, tmp_path, after, overwrite=True)
     assert wd.open_episode(listed).tensors == wanted
     wd.validate_chunk_continuity(listed, check_files=True)
     kept = {"ep_chunk_0098.wshard", "ep_chunk_0099.wshard", "ep_manifest.wshard"}
@@ -367,7 +369,7 @@ def test_an_episode_is_cut_anew_while_it_is_read_from_its_chunks(
 
 def test_cutting_anew_that_fails_leaves_the_old_chunks(tmp_path: Path) -> None:
     listed = wd.chunk_episode(episodes.simple(20), tmp_path, 5)
-    writer = wd.ChunkedEpisodeWriter(tmp_path, "ep", 7)
+    writer = wd.ChunkedEpisodeWriter(tmp_path, "ep", 7, overwrite=True)
     writer.write_chunk(episodes.simple(7, seed=1))
     with pytest.raises(SchemaMismatchError):
         writer.write_chunk(without_state(7))
@@ -392,7 +394,7 @@ def test_a_cut_anew_that_is_killed_as_it_moves_can_be_finished(
         move(source, target)
 
     monkeypatch.setattr(os, "replace", killed)
-    writer = wd.ChunkedEpisodeWriter(tmp_path, "ep", 3)
+    writer = wd.ChunkedEpisodeWriter(tmp_path, "ep", 3, overwrite=True)
     writer.write_episode_chunked(wanted)
     with pytest.raises(KeyboardInterrupt):
         writer.finalize_manifest()
@@ -413,7 +415,7 @@ def test_a_killed_cut_is_not_finished_over_other_chunks(tmp_path: Path) -> None:
     stage.mkdir()
     os.replace(tmp_path / "ep_manifest.wshard", stage / "ep_manifest.wshard")
     chunk = listed.chunk_path(listed.chunks[0])
-    wd.save_wshard(replace(wd.load_wshard(chunk), rewards=np.ones(3)), chunk)
+    wd.save_wshard(replace(wd.load_wshard(chunk), rewards=np.ones(3)), chunk, overwrite=True)
     with pytest.raises(ChecksumError, match="SHA-256"):
         wd.salvage(tmp_path / "ep_manifest.wshard")
     assert (stage / "ep_manifest.wshard").exists()
@@ -469,9 +471,9 @@ def test_a_cut_that_fails_leaves_the_older_one_and_nothing_else(tmp_path: Path) 
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        wd.chunk_episode(made, tmp_path, 3, progress=stop)
+        wd.chunk_episode(made, tmp_path, 3, progress=stop, overwrite=True)
     with pytest.raises(ValueError, match="zstd"):
-        wd.chunk_episode(made, tmp_path, 3, compression="zst")
+        wd.chunk_episode(made, tmp_path, 3, compression="zst", overwrite=True)
     assert sorted(path.name for path in tmp_path.iterdir()) == before
     assert wd.open_episode(listed).tensors == made
 

@@ -29,7 +29,9 @@ def test_lossless(
     tmp_path_factory: pytest.TempPathFactory, episode: wd.WShardEpisode, compression: str, strict: bool
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "roundtrip.wshard"
-    wd.save_wshard(episode, path, compression, compat="strict" if strict else "default", durable=False)
+    wd.save_wshard(
+        episode, path, compression, compat="strict" if strict else "default", durable=False, overwrite=True
+    )
     loaded = wd.load_wshard(path)
     assert loaded == episode
     again = wd.load_wshard(BytesRangeReader(path.read_bytes()))

@@ -173,7 +173,7 @@ def test_incompressible_blocks_are_stored_raw(tmp_path: Path) -> None:
     episode = wd.WShardEpisode(id="a", length=3000)
     episode.observations["noise"] = np.random.default_rng(0).integers(0, 256, (3000, 1000), np.uint8)
     for choice in ("zstd", "lz4", wd.Compression("zstd", 1, "seekable")):
-        wd.save_wshard(episode, tmp_path / "a", choice)
+        wd.save_wshard(episode, tmp_path / "a", choice, overwrite=True)
         shard = ShardReader.open(tmp_path / "a")
         assert shard.block("signal/noise").codec == "none"
         assert layout.PIECES_PREFIX + "signal/noise" in shard
@@ -184,7 +184,7 @@ def test_large_blocks_are_seekable_unless_strict(tmp_path: Path) -> None:
     episode = wd.WShardEpisode(id="a", length=3000)
     episode.observations["big"] = np.zeros((3000, 4000), np.uint8)
     for compat, seekable in (("default", True), ("strict", False)):
-        wd.save_wshard(episode, tmp_path / "a", "auto", compat=compat)
+        wd.save_wshard(episode, tmp_path / "a", "auto", compat=compat, overwrite=True)
         assert ShardReader.open(tmp_path / "a").block("signal/big").is_seekable is seekable
         assert wd.load_wshard(tmp_path / "a") == episode
 

@@ -259,13 +259,13 @@ def test_whatever_opens_can_be_saved_again(
     assert not any(each.is_damage for each in verify_shard(BytesRangeReader(stranger(blocks)), full=True))
     copies = (copy.copy(episode), copy.deepcopy(episode), dataclasses.replace(episode), episode.clone())
     for made in (episode, *copies, pickle.loads(pickle.dumps(dataclasses.replace(episode)))):
-        wd.save_wshard(made, tmp_path / "again.wshard", compression, durable=False)
+        wd.save_wshard(made, tmp_path / "again.wshard", compression, durable=False, overwrite=True)
         again = wd.load_wshard(tmp_path / "again.wshard")
         assert again == episode
     with tempfile.TemporaryDirectory(dir=tmp_path) as folder:
         joined = ChunkedEpisodeReader(chunk_episode(again, folder, steps)).episode()
         assert joined == episode
-        wd.save_wshard(joined, tmp_path / "joined.wshard", durable=False)
+        wd.save_wshard(joined, tmp_path / "joined.wshard", durable=False, overwrite=True)
         assert wd.load_wshard(tmp_path / "joined.wshard") == episode
 
 
@@ -319,7 +319,7 @@ def test_what_lies_in_a_file_cannot_be_changed_in_place(tmp_path: Path) -> None:
             with pytest.raises(ValueError, match="read-only"):
                 array[0] = 2
         loaded.observations["x"].data = loaded.observations["x"].data + 1
-        wd.save_wshard(loaded, tmp_path / "b.wshard")
+        wd.save_wshard(loaded, tmp_path / "b.wshard", overwrite=True)
         assert wd.load_wshard(tmp_path / "b.wshard").observations["x"].data.tolist() == [1, 2, 3, 4, 5, 6]
 
 

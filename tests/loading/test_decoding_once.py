@@ -13,13 +13,13 @@ import warpdata as wd
 from warpdata.bytekit import codec
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.lazy import DEFAULT_BYTES
+from warpdata.bytekit.memory import RecycledArrays
 from warpdata.bytekit.process.threads import ReadAhead
 from warpdata.episodes.forms.content import stated_content
 from warpdata.episodes.sources.shard_episode import BlockSignal
 from warpdata.errors import FormatError
 from warpdata.formats.episodedir.video import VideoDecoder
 from warpdata.formats.wshard.reader import ShardReader
-from warpdata.loading.episode_reader import RecycledArrays
 
 STEPS = 90
 

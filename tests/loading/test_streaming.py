@@ -202,7 +202,7 @@ def test_rank_and_world_say_what_shard_says(table: wd.Table) -> None:
 
 
 def test_options_may_be_given_by_position(table: wd.Table) -> None:
-    assert [b.num_rows for b in table.batches(50, ["id"], (0, 1), 120)] == [50, 50, 20]
+    assert [b.num_rows for b in table.batches(50, ["id"], shard=(0, 1), limit=120)] == [50, 50, 20]
     assert [list(d) for d in table.batch_dicts(2000, "id")] == [["id"], ["id"]]
 
 

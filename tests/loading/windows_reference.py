@@ -1,4 +1,4 @@
-"""What windows mean, written from docs/reference/training.md alone: slow, without code of the loader."""
+"""What windows mean, written from docs/reference/training.md and loading.md alone: slow, without code of it."""
 
 from __future__ import annotations
 

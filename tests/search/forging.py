@@ -131,7 +131,7 @@ class Parts:
         part = self.index(layer)
         found = decode_graph(part.payload)
         part.payload = encode_graph(
-            found.header._replace(**(header or {})), replace(found.adjacency, **fields), found.hints
+            found.header._replace(**(header or {})), replace(found.adjacency, **fields)
         )
 
     def blocks(self, part: Part, change: Callable[[int, VecBlock], VecBlock]) -> None:

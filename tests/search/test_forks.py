@@ -21,7 +21,7 @@ store.warm()
 expected = store.search(x[:100], 3)[0]
 held, go = threading.Event(), threading.Event()
 def hold():
-    with store._mutex():
+    with store._turn:
         held.set()
         go.wait()
 thread = threading.Thread(target=hold)

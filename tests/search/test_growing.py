@@ -141,3 +141,30 @@ def test_a_file_that_is_mostly_of_earlier_states_is_compacted(
             assert np.array_equal(reader.get([5]), clustered(200, 1)[5:6]), "a reader keeps its state"
         assert store.metadata([59, 150]) == [{"n": -59}, {"n": 150}]
         assert len(store) == 200
+
+
+def test_compaction_keeps_a_graph_of_all_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stores, "ABSORBED_ROWS", 50)
+    x = clustered(3100, 1)
+    path = tmp_path / "g.rvf"
+    with VectorStore.create(path, dim=DIM, durable=False) as store:
+        store.add(x[:3000])
+        store.build_index("hnsw", m=8, ef_construction=60)
+        efforts = store.stats()["recall_by_effort"]
+        store.add(x[3000:])
+        with monkeypatch.context() as patch:
+            patch.setattr("warpdata.search.query.ann.Graph.build", lambda *_: pytest.fail("built again"))
+            store.compact()
+        assert store.stats()["recall_by_effort"] == efforts
+        assert (store._content.profile.graph_segments, store.stats()["unindexed_segments"]) == ((), 0)
+    with VectorStore.open(path) as again:
+        assert again.verify() == []
+        again.warm()
+        assert hits(again, clustered(60, 5)) >= 0.95
+        for number in (3, 3004, 3099):
+            assert again.search(x[number], 1)[0].tolist() == [number]
+    with VectorStore.open(path, mode="a", durable=False) as more:  # a graph with dead nodes is not kept
+        more.delete(range(0, 3100, 2))
+        more.compact()
+        assert len(more) == 1550
+        assert hits(more, clustered(60, 5)) >= 0.95

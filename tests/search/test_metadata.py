@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +134,35 @@ def test_a_key_names_vectors(tmp_path: Path) -> None:
         assert again_open.metadata("u-0") == [{"uuid": "u-0", "n": 100}]
     with pytest.raises(ValueError, match="cannot be the key"):
         VectorStore.create(tmp_path / "x.rvf", dim=2, key="id")
+
+
+def test_keys_stay_with_their_vectors(tmp_path: Path) -> None:
+    path, x, names = tmp_path / "k.rvf", vectors(9), [uuid.uuid4() for _ in range(3)]
+    with VectorStore.create(path, dim=DIM, key="name", durable=False) as store:
+        store.add(x[:3], metadata=[{"name": name, "n": n} for n, name in enumerate(names)])
+        assert np.array_equal(store.get(names[::-1]), x[2::-1])
+        assert store.metadata(names[1]) == [{"name": str(names[1]), "n": 1}]
+        assert store.add(x[3:5], ids=["a", "b"], metadata={"n": [3, 4]}).tolist() == [3, 4]
+        assert store.metadata(np.array(["b", "a"]), ["name"]) == [{"name": "b"}, {"name": "a"}]
+        assert store.replace(["a", "unknown"], x[5:7], [{"name": "a"}, {"name": "c"}]).tolist() == [3, 5]
+        assert len(store) == 6
+        assert store.delete(["unknown", "b"]) == 1
+        assert store.search(x[0], 9, where=[names[0], "c", "unknown"])[0].tolist() in ([0, 5], [5, 0])
+        assert store.add(x[7:8], ids=["b"]).tolist() == [6]
+        for wrong in (
+            lambda: store.update(["a"], [{"name": "z"}]),
+            lambda: store.add(x[:1], ids=[0], metadata=[{"name": "z"}]),
+            lambda: store.add(x[:1], ids=[99], metadata=[{"name": "a"}]),
+            lambda: store.add(x[:2], ids=["q", "q"]),
+        ):
+            with pytest.raises(ValueError, match="key"):
+                wrong()
+        assert store.delete(where="name = 'b'") == 1
+        kept = {row["name"]: row["id"] for row in store.scroll()}
+        assert kept == {**{str(name): n for n, name in enumerate(names)}, "a": 3, "c": 5}
+    with VectorStore.open(path, mode="a") as again:
+        assert {row["name"]: row["id"] for row in again.scroll()} == kept
+        assert again.add(x[8:], ids=["c"]).tolist() == [5]
 
 
 @settings(max_examples=enough_examples(20), deadline=None)

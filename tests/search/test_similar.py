@@ -89,6 +89,76 @@ def test_an_index_of_an_own_function(root: tuple[Path, dict[str, str]], tmp_path
         np.testing.assert_array_equal(batch.get(batch.ids), single.get(single.ids))
 
 
+def both_ends(batch: Any) -> Any:
+    return batch["joints"][:, [0, -1]].reshape(len(batch["joints"]), -1)
+
+
+def test_how_a_function_was_called_is_how_it_is_asked(
+    root: tuple[Path, dict[str, str]], tmp_path: Path
+) -> None:
+    folder, names = root
+    episode, moment = next(iter(names)), (0, 2 * 10**9)
+    made = embed(folder, tmp_path / "b.rvf", both_ends, batch_size=8, revision="v7")
+    found = wd.find_similar(
+        folder, episode, *moment, index=made.path, embedder=both_ends, revision="v7", batch_size=8
+    )
+    assert len(found) == 5
+    with pytest.raises(ValueError, match="embedder mismatch: the index was made by v7"):
+        wd.find_similar(folder, episode, *moment, index=made.path, embedder=both_ends, batch_size=8)
+    with pytest.raises(ValueError, match="give batch_size="):
+        wd.find_similar(folder, episode, *moment, index=made.path, embedder=both_ends, revision="v7")
+
+    def other_channel(window: Any) -> Any:
+        return np.resize(window["encoder"], 14)
+
+    with pytest.raises(ValueError, match="channel mismatch: expected joints, got encoder"):
+        wd.find_similar(folder, episode, *moment, index=made.path, embedder=other_channel, revision="v7")
+
+
+def test_numbers_in_another_unit_are_refused(root: tuple[Path, dict[str, str]], tmp_path: Path) -> None:
+    made = embed(root[0], tmp_path / "motion.rvf")
+    other = tmp_path / "other"
+    with wd.record(other, clock="simulated") as recorder:
+        for step in range(100):
+            values = {"joints": np.full(7, 57_000 + step, np.float32), "encoder": np.zeros(1, np.float32)}
+            recorder.step(values, {"command": np.zeros(7, np.float32)}, ts_ns=step * STEP_NS)
+    with pytest.raises(ValueError, match="scale mismatch: channel 'joints'"):
+        wd.find_similar(other, 0, 0, 10**9, index=made.path)
+
+
+def test_modules_of_torch_and_signals_made_before(root: tuple[Path, dict[str, str]], tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    folder = root[0]
+
+    class Middle(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.last = torch.nn.Linear(7, 4)
+            self.dropout = torch.nn.Dropout(0.5)
+
+        def forward(self, windows: Any) -> Any:
+            assert windows.ndim == 3
+            return self.dropout(self.last(windows.mean(1)))
+
+    module = Middle()
+    made = embed(folder, tmp_path / "t.rvf", module, signals=["joints"])
+    assert (made.vectors, made.dim, module.training) == (72, 4, True)
+    found = wd.find_similar(folder, 0, 0, 2 * 10**9, index=made.path, embedder=module.eval())
+    assert len(found) == 5
+    with pytest.raises(ValueError, match="embedder mismatch"):  # other weights
+        wd.find_similar(folder, 0, 0, 2 * 10**9, index=made.path, embedder=Middle())
+    step = torch.nn.Linear(7, 3)
+    wd.embed(folder, step, signals="joints", max_steps=2, output=tmp_path / "s.rvf")
+    plain = wd.embed(
+        folder, "state", signals="joints", metric="cosine", max_steps=2, output=tmp_path / "p.rvf"
+    )
+    with wd.open_vectors(tmp_path / "s.rvf") as store, wd.open_vectors(plain.path) as raw:
+        with torch.no_grad():
+            expected = step(torch.from_numpy(raw.get(raw.ids))).numpy()
+        np.testing.assert_allclose(store.get(store.ids), expected, atol=1e-5)
+        assert (raw.metric, raw.dim) == ("cosine", 7)
+
+
 def test_nothing_new_costs_nothing_and_the_scale_stays(tmp_path: Path) -> None:
     folder = tmp_path / "root"
     record_behaviours(folder, 4)

@@ -486,7 +486,7 @@ def test_counts_are_whole_numbers(tmp_path: Path) -> None:
         query = data(1)[0]
         assert np.array_equal(store.search(query, np.int64(5), np.int32(64))[0], store.search(query, 5)[0])
         for wrong in ("3", 2.5, None):
-            with pytest.raises(TypeError, match="whole numbers"):
+            with pytest.raises(TypeError, match="whole number"):
                 store.search(query, wrong)  # type: ignore[arg-type]
 
 

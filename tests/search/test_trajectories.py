@@ -43,7 +43,7 @@ def record(folder: Path, number: int, *, steps: int = 40, env: str = "A", reward
     episode.observations["other"] = np.zeros((steps, 3), np.float32)
     episode.rewards = np.full(steps, reward / steps, np.float32)
     path = folder / f"ep_{number}.wshard"
-    wd.save_wshard(episode, path)
+    wd.save_wshard(episode, path, overwrite=True)
     return path
 
 
@@ -537,7 +537,7 @@ def record_channels(folder: Path, number: int, *, swapped: bool = False) -> Path
     for name in sorted(channels, reverse=swapped):
         episode.observations[name] = channels[name].astype(np.float32)
     path = folder / f"ep_{number}.wshard"
-    wd.save_wshard(episode, path)
+    wd.save_wshard(episode, path, overwrite=True)
     return path
 
 

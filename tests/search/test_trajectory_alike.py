@@ -57,7 +57,7 @@ def saved(folder: Path, given: dict[str, Any]) -> Path:
     rewards[-1] = given["reward"]
     episode.rewards = rewards
     path = folder / f"ep_{given['number']}.wshard"
-    wd.save_wshard(episode, path)
+    wd.save_wshard(episode, path, overwrite=True)
     return path
 
 

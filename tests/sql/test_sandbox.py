@@ -249,7 +249,7 @@ class TestFilters:
         no_harm(place, lambda: dataset.table().filter(text))
         no_harm(place, lambda: dataset.table().filter("id > 0").filter(text))
         # A view may also come from another process, as text that was never checked.
-        view = wd.Table(dataset, "main", dataset.table().files, None, text)
+        view = wd.Table(dataset, "main", None, text)
         for use in (
             view.head,
             view.count,

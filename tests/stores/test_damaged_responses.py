@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 import warpdata as wd
@@ -103,12 +104,12 @@ def test_the_cache_is_cleared_by_address(damaging: Any, capsys: pytest.CaptureFi
     read(damaging.url)
     assert main(["cache", "clear", f"{damaging.url}/x.wshard"]) == 0
     assert "freed" in capsys.readouterr().out
-    main(["cache", "stats"])
+    main(["cache", "show"])
     assert "blobs   0" in capsys.readouterr().out
     read(damaging.url)
     assert main(["cache", "clear"]) == 0
     with pytest.raises(SystemExit):
-        main(["cache", "stats", "x"])
+        main(["cache", "show", "x"])
 
 
 def write_vectors(folder: Path) -> None:
@@ -174,3 +175,49 @@ def test_every_format_fetches_a_damaged_response_again(
     assert folder_server.damages == 0
     folder_server.damages = 1 << 30
     assert read_all(folder_server.url) == expected, "what is in the cache now is right"
+
+
+@pytest.mark.parametrize("position", [2, 0.5, 0.99])
+def test_every_blob_of_a_version_is_fetched_again(
+    folder_server: Any, position: float, tmp_path: Path
+) -> None:
+    write_episode(tmp_path)
+    catalog = tmp_path / "catalog"
+    with wd.DatasetBuilder("ws/x", catalog=catalog) as builder:
+        builder.add_table("main", pa.table({"n": np.arange(30_000), "s": [str(n) for n in range(30_000)]}))
+        builder.add_episodes("episodes", tmp_path / "root").publish()
+
+    def read_all(place: object, cache: Path) -> Any:
+        with wd.dataset("ws/x", catalog=place, cache_dir=cache) as dataset:
+            table = dataset.table("main")
+            rows = [
+                table.filter("n % 5000 = 7").arrow().to_pydict(),
+                dataset.sql("select sum(n) from main").arrow(),
+            ]
+            episode = dataset.episodes[0]
+            return (
+                rows[0],
+                rows[1].to_pydict(),
+                episode["x"].values().tobytes(),
+                episode["cam"][8][0].tobytes(),
+            )
+
+    expected = read_all(catalog, tmp_path / "none")
+    blobs = [path for path in (catalog / "blobs").rglob("*") if path.is_file()]
+    for number, blob in enumerate(blobs):
+        folder_server.damaged, folder_server.position, folder_server.damages = blob.name, position, 1
+        cache = tmp_path / f"cache-{number}"
+        assert read_all(f"{folder_server.url}/catalog", cache) == expected, blob
+        folder_server.damages = 0
+        assert read_all(f"{folder_server.url}/catalog", cache) == expected, blob
+
+
+def test_a_file_of_no_known_kind_is_looked_at_again(
+    folder_server: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_vectors(folder_server.folder)
+    address = f"{folder_server.url}/data.rvf"
+    folder_server.position, folder_server.damages = 1, 1 << 30
+    assert main(["verify", address]) == 3
+    folder_server.damages = 0
+    assert main(["verify", address]) == 0

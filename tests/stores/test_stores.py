@@ -27,7 +27,7 @@ from warpdata.errors import (
     UnavailableError,
 )
 from warpdata.settings import Settings
-from warpdata.stores import azure
+from warpdata.stores import s3
 from warpdata.stores.address import StoreOptions, address_in_catalog, open_store
 from warpdata.stores.blobs import BlobAddress, BlobReader, LocalBlobReader
 from warpdata.stores.blobstore import BlobStore
@@ -101,7 +101,7 @@ class TestAzureWithSas(TestAzure):
     secrets: ClassVar = {"account_name": ACCOUNT, "sas_token": f"?{azure_sas()}"}
 
     def test_large_blobs_go_in_blocks(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(azure, "PART_BYTES", 1 << 20)
+        monkeypatch.setattr(s3, "_PART_BYTES", 1 << 20)
         store, data = self.make(tmp_path), bytes(range(256)) * 20_000
         store.put_stream("large", lambda: iter([data[:777_777], data[777_777:]]), len(data))
         assert bytes(store.get_ranges("large", [(0, len(data))])[0]) == data

@@ -386,6 +386,29 @@ def test_a_recording_under_way_is_seen_growing(root: Path) -> None:
         assert client.get("episodes").json()["live"] == []
 
 
+def test_a_recording_into_one_file_is_seen_growing_and_then_the_file(tmp_path: Path) -> None:
+    from warpdata.viewer.health import live_state
+
+    target = tmp_path / "take.wshard"
+    with wd.record(target, clock="simulated") as rec:
+        rec.append("state", np.zeros(2, np.float32), 0)
+        until(lambda: (tmp_path / "take.wshard.recording" / "meta.json").exists())
+        with wd.view(target, open_browser=False) as viewer:
+            client = client_of(viewer)
+            assert client.get("episodes").json()["live"] == [{"id": "take", "live": True}]
+            for k in range(1, 100):
+                rec.append("state", np.full(2, k, np.float32), k * 1_000_000)
+            until(lambda: int(signals_of(client, "take")["state"]["count"]) == 100)
+            [state] = live_state(viewer._answers.shown, viewer._answers.health)["recordings"]
+            assert (state["id"], state["is_live"]) == ("take", True)
+            assert client.post("edit", {"op": "drop", "episode": "take"}).status == 403
+            rec.close()
+            viewer._answers.shown.refresh()
+            assert client.get("episodes").json()["live"] == []
+            assert client.get("dataset").json()["episodes"] == 1
+            assert int(signals_of(client, "take")["state"]["count"]) == 100
+
+
 def test_the_command_prints_its_link_first(root: Path) -> None:
     import signal
     import subprocess

@@ -107,6 +107,18 @@ def test_look(browser: Browser, viewer: wd.Viewer, scenario: str) -> None:
     browser.play(scenario, viewer)
 
 
+def test_sound_is_played_at_the_cursor(browser: Browser, tmp_path: Path) -> None:
+    with wd.record(tmp_path / "root", clock="simulated") as rec:
+        rec.declare("mic", kind="sound", rate_hz=8000)
+        rec.declare("cloud", ragged=True)
+        for step in range(200):
+            tone = np.sin((np.arange(160) + 160 * step) / 8000 * 2 * np.pi * 440)
+            rec.append("mic", (8000 * tone).astype(np.int16), step * 20_000_000)
+            rec.append("cloud", np.full((step % 7, 3), step, np.float32), step * 20_000_000)
+    with wd.view(tmp_path / "root", open_browser=False) as running:
+        browser.play("sound", running, seconds=4.0)
+
+
 def test_edit_and_undo_in_two_browsers(browser: Browser, root: Path) -> None:
     with wd.view(root, open_browser=False) as running:
         browser.play("edit", running)
@@ -143,6 +155,13 @@ def test_findings_of_the_open_episode_follow_its_edits(browser: Browser, tmp_pat
     with_gap(tmp_path / "root", 30)
     with wd.view(tmp_path / "root", open_browser=False) as running:
         browser.play("findings", running)
+
+
+def test_findings_of_the_open_episode_are_those_of_the_compared_set(browser: Browser, tmp_path: Path) -> None:
+    """Alone, a camera that rests is frozen; beside the others it is not, and a hand that never grips is odd."""
+    wd.demo_data(tmp_path / "root", episodes=8)
+    with wd.view(f"{tmp_path / 'root'}#000000000003", open_browser=False) as running:
+        browser.play("comparedFindings", running)
 
 
 def test_a_second_browser_follows_the_edits_of_a_draft(
@@ -396,7 +415,7 @@ def published(recorded: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     frames = episode.observations["rgb"].data.copy()
     frames[:, 32:] = np.random.default_rng(0).integers(0, 256, frames[:, 32:].shape, np.uint8)
     episode.observations["rgb"] = frames  # too much for one request
-    wd.save_wshard(episode, shard, "zstd-seekable")
+    wd.save_wshard(episode, shard, "zstd-seekable", overwrite=True)
     with wd.DatasetBuilder("lab/raw", catalog=catalog) as builder:
         builder.add_episodes("demo", shard).publish()
     return catalog

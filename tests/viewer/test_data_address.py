@@ -9,7 +9,7 @@ import pytest
 
 from warpdata.catalog.access import Catalog
 from warpdata.stores.address import plain_address
-from warpdata.viewer.blobs import data_address
+from warpdata.viewer.export import data_address
 
 
 def published_at(address: str, endpoint: str | None, region: str | None) -> Any:

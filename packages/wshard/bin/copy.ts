@@ -1,17 +1,20 @@
 #!/usr/bin/env node
-/** wshard-copy FROM TO: an episode written again, from a shard, a chunk list or a packed recording into one shard. */
-import { open, rename, rm, stat } from "node:fs/promises";
+/** wshard-copy FROM TO: an episode written again, from a shard, a chunk list or a packed recording into one new shard. */
+import { link, open, rename, rm, stat } from "node:fs/promises";
 import { basename, join } from "node:path";
 import { fromFile, openEpisode, WShardError } from "../src/node.js";
 import { encodeEpisode, episodeData } from "../src/writer.js";
 
 const words = process.argv.slice(2);
 const isZstd = words.includes("--zstd");
-const files = words.filter((each) => each !== "--zstd");
+const overwrites = words.includes("--overwrite");
+const files = words.filter((each) => each !== "--zstd" && each !== "--overwrite");
 const to = files.pop();
 
 if (to === undefined || !files.length || files.some((each) => each.startsWith("--"))) {
-  console.error("usage: wshard-copy [--zstd] FROM TO\n       wshard-copy [--zstd] FROM... FOLDER");
+  console.error(
+    "usage: wshard-copy [--zstd] [--overwrite] FROM TO\n       wshard-copy [--zstd] [--overwrite] FROM... FOLDER",
+  );
   process.exit(2);
 }
 
@@ -27,10 +30,10 @@ async function copy(from: string, target: string): Promise<void> {
     } finally {
       await file.close();
     }
-    await rename(part, target);
-  } catch (error) {
+    // A link, unlike a rename, never takes the place of a file.
+    await (overwrites ? rename(part, target) : link(part, target));
+  } finally {
     await rm(part, { force: true });
-    throw error;
   }
 }
 
@@ -39,8 +42,13 @@ for (const from of files) {
   try {
     await copy(from, isFolder ? join(to, basename(from)) : to);
   } catch (error) {
-    if (!(error instanceof WShardError)) throw error;
-    console.error(`${from}: ${error.message}${error.hint && `\n${error.hint}`}`);
+    if ((error as NodeJS.ErrnoException).code === "EEXIST") {
+      console.error(`${from}: the target exists\nChoose another one, or pass --overwrite.`);
+    } else if (error instanceof WShardError) {
+      console.error(`${from}: ${error.message}${error.hint && `\n${error.hint}`}`);
+    } else {
+      throw error;
+    }
     process.exitCode = 1;
   }
 }

@@ -1,4 +1,4 @@
-// wshard-copy FROM TO writes an episode again: from a shard, a chunk list or a packed recording into one shard.
+// wshard-copy FROM TO writes an episode again: from a shard, a chunk list or a packed recording into one new shard.
 package main
 
 import (
@@ -14,8 +14,9 @@ import (
 
 func main() {
 	isZstd := flag.Bool("zstd", false, "compress with zstd")
+	overwrites := flag.Bool("overwrite", false, "replace a target that exists")
 	flag.Usage = func() {
-		fmt.Fprintln(flag.CommandLine.Output(), "usage: wshard-copy [--zstd] FROM TO\n       wshard-copy [--zstd] FROM... FOLDER")
+		fmt.Fprintln(flag.CommandLine.Output(), "usage: wshard-copy [--zstd] [--overwrite] FROM TO\n       wshard-copy [--zstd] [--overwrite] FROM... FOLDER")
 		flag.PrintDefaults()
 	}
 	flag.Parse()
@@ -37,7 +38,7 @@ func main() {
 		if isFolder {
 			target = filepath.Join(to, filepath.Base(from))
 		}
-		if err := copyEpisode(from, target, options); err != nil {
+		if err := copyEpisode(from, target, options, *overwrites); err != nil {
 			fmt.Fprintf(os.Stderr, "%s: %v\n", from, err)
 			var said *wshard.Error
 			if errors.As(err, &said) && said.Hint != "" {
@@ -49,7 +50,7 @@ func main() {
 	os.Exit(status)
 }
 
-func copyEpisode(from, to string, options wshard.WriteOptions) error {
+func copyEpisode(from, to string, options wshard.WriteOptions, overwrites bool) error {
 	episode, files, err := wshard.OpenFile(from)
 	if err != nil {
 		return err
@@ -63,11 +64,11 @@ func copyEpisode(from, to string, options wshard.WriteOptions) error {
 	if err := wshard.Write(&out, data, options); err != nil {
 		return err
 	}
-	return commit(to, out.Bytes())
+	return commit(to, out.Bytes(), overwrites)
 }
 
-// commit gives a file its name only when it is whole.
-func commit(path string, data []byte) error {
+// commit gives a file its name only when it is whole. A link, unlike a rename, never takes the place of a file.
+func commit(path string, data []byte, overwrites bool) error {
 	part, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*.tmp")
 	if err != nil {
 		return err
@@ -82,8 +83,15 @@ func commit(path string, data []byte) error {
 	if closing := part.Close(); err == nil {
 		err = closing
 	}
+	give := os.Link
+	if overwrites {
+		give = os.Rename
+	}
 	if err == nil {
-		err = os.Rename(part.Name(), path)
+		err = give(part.Name(), path)
+	}
+	if errors.Is(err, os.ErrExist) {
+		return errors.New("the target exists\nChoose another one, or pass --overwrite.")
 	}
 	return err
 }
