@@ -397,7 +397,7 @@ def bars(found: dict[str, Any]) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="shrink_pixels, and not saved")
+    parser.add_argument("--quick", action="store_true", help="a small run that is not saved")
     args = parser.parse_args()
     report = run(QUICK if args.quick else Sizes())
     print(json.dumps(report, indent=1))

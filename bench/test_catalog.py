@@ -1,4 +1,4 @@
-"""The comparison of published datasets, shrink_pixels: it runs, reports every bar, and what can be counted holds."""
+"""The comparison of published datasets at a small size: it runs, reports every bar, and what can be counted holds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The comparison of converters, shrink_pixels: it runs and reports every bar."""
+"""The comparison of converters at a small size: it runs and reports every bar."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The corpus benchmarks, shrink_pixels: they run, and memory stays bounded."""
+"""The corpus benchmarks at a small size: they run, and memory stays bounded."""
 
 from __future__ import annotations
 

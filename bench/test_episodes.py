@@ -1,4 +1,4 @@
-"""The comparison of recording and reading in time, shrink_pixels: it runs, reports every bar, and loses nothing."""
+"""The comparison of recording and reading in time at a small size: it runs, reports every bar, and loses nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The public public_calls beside the readers behind them. Runs once, shrink_pixels, in the ordinary test run."""
+"""The public calls beside the readers behind them. Runs once at a small size in the ordinary test run."""
 
 from __future__ import annotations
 

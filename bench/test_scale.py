@@ -1,4 +1,4 @@
-"""The grown catalog, shrink_pixels: it runs, and what can be counted holds."""
+"""The grown catalog at a small size: it runs, and what can be counted holds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The comparison of loaders, shrink_pixels: it runs, reports every bar, and the counted ones hold."""
+"""The comparison of loaders at a small size: it runs, reports every bar, and the counted ones hold."""
 
 from __future__ import annotations
 

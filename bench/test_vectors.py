@@ -1,4 +1,4 @@
-"""Vector stores, shrink_pixels: sizes, bytes read and recall, and the comparison that must not rot."""
+"""Vector stores at a small size: sizes, bytes read and recall, and the comparison that must not rot."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The measurements of the viewer, shrink_pixels: they run, the frames are right, and what is counted holds."""
+"""The measurements of the viewer at a small size: they run, the frames are right, and what is counted holds."""
 
 from __future__ import annotations
 

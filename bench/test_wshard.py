@@ -1,4 +1,4 @@
-"""Episode shards: what each verb costs. Runs once, shrink_pixels, in the ordinary test run; `make bench` measures."""
+"""Episode shards: what each verb costs. Runs once at a small size in the ordinary test run; `make bench` measures."""
 
 from __future__ import annotations
 

@@ -547,7 +547,7 @@ def bars(found: dict[str, Any]) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a shrink_pixels run that writes no results")
+    parser.add_argument("--quick", action="store_true", help="a small run that writes no results")
     parser.add_argument("--only", nargs="+", choices=SECTIONS, default=tuple(SECTIONS), help="these sections")
     parser.add_argument(
         "--no-peers", action="store_true", help="divide by what peers reached when measured apart"

@@ -303,7 +303,7 @@ def table(report: dict[str, Any]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a shrink_pixels run that writes no results")
+    parser.add_argument("--quick", action="store_true", help="a small run that writes no results")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         if args.quick:

@@ -129,7 +129,7 @@ def run(folder: Path, rounds: int, calls: int) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a shrink_pixels run that writes no results")
+    parser.add_argument("--quick", action="store_true", help="a small run that writes no results")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         report = run(Path(folder), rounds=3 if args.quick else 51, calls=2 if args.quick else 10)

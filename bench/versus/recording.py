@@ -1,6 +1,6 @@
 """Recording and reading in time, against mcap, h5py and parquet-with-PNG: `python -m bench.versus.recording`.
 
-Peers do the same work in the same run; ratios are what counts. `--quick` is the shrink_pixels run.
+Peers do the same work in the same run; ratios are what counts. `--quick` is a small run.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ def run(rounds: int) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a shrink_pixels run that writes no results")
+    parser.add_argument("--quick", action="store_true", help="a small run that writes no results")
     args = parser.parse_args()
     report = run(2 if args.quick else 15)
     print(json.dumps(report, indent=1))

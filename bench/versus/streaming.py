@@ -474,7 +474,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--part", choices=("core", "peers"), help="only this part; the other stays as it was")
-    parser.add_argument("--out", help="write here (bench/results, unless shrink_pixels)")
+    parser.add_argument("--out", help="write here (bench/results, unless --quick)")
     args = parser.parse_args()
     out = Path(args.out) if args.out else None if args.quick else measure.RESULTS / "streaming.json"
     results = json.loads(out.read_text()) if out and args.part and out.exists() else {}
