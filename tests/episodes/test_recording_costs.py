@@ -49,7 +49,8 @@ def test_many_signals_and_cameras_share_a_few_threads(
                 rec.append(f"text{number}", "word", step)
             rec.append("large", np.full(50_000, step), step)
             most = max(most, len(recording_threads()))
-    assert 3 <= most <= 2 + system.usable_cores()
+        until(lambda: len(recording_threads()) >= 3)  # the helper starts the encoders
+    assert most <= 2 + system.usable_cores()
     assert recording_threads() == []
     episode = wd.open_recordings(tmp_path)[0]
     assert {len(each) for each in episode.signals.values()} == {30}
