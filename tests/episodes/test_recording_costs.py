@@ -30,8 +30,20 @@ IMAGE = np.zeros((16, 16, 3), np.uint8)
 CHANNELS = [{"id": "x", "dtype": "f64", "shape": [4]}]
 
 
+EARLIER: set[threading.Thread] = set()
+"""Threads of recorders that another test of this process dropped without closing them."""
+
+
+@pytest.fixture(autouse=True)
+def _earlier_threads() -> None:
+    EARLIER.clear()
+    EARLIER.update(threading.enumerate())
+
+
 def recording_threads() -> list[str]:
-    return [each.name for each in threading.enumerate() if each.name.startswith("warp-record")]
+    """The names of the recording threads that run since this test began."""
+    running = [each.name for each in threading.enumerate() if each not in EARLIER]
+    return [name for name in running if name.startswith("warp-record")]
 
 
 def test_many_signals_and_cameras_share_a_few_threads(
