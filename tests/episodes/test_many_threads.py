@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -199,23 +200,77 @@ def by_signal_writer(folder: Path) -> Opened:
     return write, read
 
 
+def read_rows(corpus: Any) -> np.ndarray:
+    batches = iter(corpus.next_batch, None)
+    return np.concatenate([batch.rows for batch in batches]).astype(int)
+
+
+def by_corpus(folder: Path) -> Opened:
+    writer = wd.CorpusWriter(folder / "corpus", 2, shard_bytes=4096, columns={"thread": "i64"})
+
+    def read() -> np.ndarray:
+        writer.close()
+        with wd.open_corpus(folder / "corpus") as corpus:
+            rows = read_rows(corpus)
+        assert np.array_equal(wd.SideTable(folder / "corpus").column("thread"), rows[:, 0])
+        return rows
+
+    return lambda thread, number: writer.append(pair(thread, number)[None], thread=[thread]), read
+
+
+def by_activation_shard(folder: Path) -> Opened:
+    writer = wd.ActivationShardWriter(folder / "a.shard", 2)
+
+    def read() -> np.ndarray:
+        writer.close()
+        with wd.open_corpus(folder / "a.shard") as corpus:
+            return read_rows(corpus)
+
+    return lambda thread, number: writer.append(pair(thread, number)[None]), read
+
+
+def by_vector_store(folder: Path) -> Opened:
+    store = wd.VectorStore.create(folder / "v.rvf", dim=2, durable=False)
+
+    def read() -> np.ndarray:
+        return store.get(store.ids).astype(int)
+
+    return lambda thread, number: store.add(pair(thread, number)[None]), read
+
+
+def by_chunks(folder: Path) -> Opened:
+    writer = wd.ChunkedEpisodeWriter(folder / "chunks", "e", 1)
+
+    def write(thread: int, number: int) -> None:
+        chunk = wd.WShardEpisode("e", length=1, timebase=wd.Timebase("ticks", 10.0))
+        chunk.observations["pair"] = wd.Channel("pair", pair(thread, number)[None])
+        writer.write_chunk(chunk)
+
+    def read() -> np.ndarray:
+        writer.finalize_manifest()
+        return wd.ChunkedEpisodeReader(writer.manifest_path).episode().observations["pair"].data
+
+    return write, read
+
+
+SLOW = {by_camera, by_vector_store, by_chunks}
 WRITERS = [
-    by_append, by_wall_clock, by_text, by_camera, by_step, by_step_and_append, by_stream_writer,
-    by_episode_writer, by_signal_writer,
+    by_append, by_wall_clock, by_text, by_camera, by_step, by_step_and_append, by_stream_writer, by_episode_writer,
+    by_signal_writer, by_corpus, by_activation_shard, by_vector_store, by_chunks,
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("opened", WRITERS, ids=lambda one: one.__name__)
 def test_every_acknowledged_record_is_kept(opened: Callable[[Path], Opened], tmp_path: Path) -> None:
     write, read = opened(tmp_path)
-    acknowledged = run_threads(write, 40 if opened is by_camera else COUNT)
+    acknowledged = run_threads(write, 40 if opened in SLOW else COUNT)
     values = read()
     check(values, acknowledged)
     if opened not in (
         by_episode_writer,
         by_signal_writer,
     ):  # no time was chosen by the caller: none is refused
-        assert len(values) == THREADS * (40 if opened is by_camera else COUNT)
+        assert len(values) == THREADS * (40 if opened in SLOW else COUNT)
 
 
 @pytest.mark.parametrize("name", ["ep.wshard", "ep"])

@@ -16,7 +16,7 @@ from warpdata.bytekit.arrays import dtype_named
 from warpdata.bytekit.io.commit import map_os_errors, remove_temps_of
 from warpdata.bytekit.io.files import FileRangeReader
 from warpdata.bytekit.process.forks import NoPickle, run_in_child
-from warpdata.bytekit.process.locks import FileLock
+from warpdata.bytekit.process.locks import FileLock, ThreadLock
 from warpdata.corpora.rows import Rows, RowStatistics
 from warpdata.corpora.side_table import COLUMN_DTYPES, extend_side_table, side_rows
 from warpdata.errors import (
@@ -47,7 +47,7 @@ _REOPEN = "Continue with CorpusWriter.reopen."
 
 
 class CorpusWriter(NoPickle):
-    """Append rows to a corpus folder: an append that returned survives a kill; `close` completes it.
+    """Append rows to a corpus folder, from any thread: an append that returned survives a kill; `close` completes it.
 
     Rows are stored as `dtype` in shards of at most `shard_bytes` (and at least one row). `columns` names side columns:
     `{"token_id": "i64"}`. `provenance` describes the source of the rows: model, layer, tokenizer, dataset. With
@@ -138,6 +138,7 @@ class CorpusWriter(NoPickle):
             raise CorruptLayoutError(f"shard_bytes is an integer, not {shard_bytes!r}", path=folder)
         self.folder = folder
         self._lock = lock
+        self._turn = ThreadLock()
         self._record = record
         self._dtype = dtype_named(record.dtype)
         self._shard_rows = max(1, shard_bytes // (record.width * self._dtype.itemsize))
@@ -181,17 +182,18 @@ class CorpusWriter(NoPickle):
         An append is kept whole or not at all, unless it is larger than a shard: then it is cut into shards, and a kill
         or a full disk in the middle of it leaves the shards that were finished. `total_rows` counts the rows kept.
         """
-        if not self._is_open:
-            raise self._closed_error()
         matrix = encode_rows(rows, self._dtype)
         if matrix.shape[1] != self.width:
             raise SchemaMismatchError(f"rows of width {matrix.shape[1]} in a corpus of width {self.width}")
         side = self._side_columns(columns, len(matrix))
-        first = self.total_rows
         most = min(self._shard_rows, self._frame_rows)
-        for start in range(0, len(matrix), most):
-            part = slice(start, start + most)
-            self._append_part(matrix[part], {name: column[part] for name, column in side.items()})
+        with self._turn:
+            if not self._is_open:
+                raise self._closed_error()
+            first = self.total_rows
+            for start in range(0, len(matrix), most):
+                part = slice(start, start + most)
+                self._append_part(matrix[part], {name: column[part] for name, column in side.items()})
         return first
 
     def _append_part(self, rows: Rows, side: Columns) -> None:
@@ -233,28 +235,31 @@ class CorpusWriter(NoPickle):
 
     def close(self) -> None:
         """Finish the last shard, write rows.parquet and the complete corpus.json."""
-        if not self._is_open:
-            if self._stopped is not None:
-                raise self._closed_error()
-            return
-        self._finish_shard()
-        record = self._record
-        if record.columns and side_rows(self.folder) < record.total_rows:
-            extend_side_table(self.folder, record.columns, self._waiting_columns())
-        save_corpus(self.folder, replace(record, statistics=self._statistics.to_dict(), is_complete=True))
-        with map_os_errors(self.folder):
-            for index in range(len(record.shards)):
-                self._new_shard(index).journal_path.unlink(missing_ok=True)
-        self._unlock()
+        with self._turn:
+            if not self._is_open:
+                if self._stopped is not None:
+                    raise self._closed_error()
+                return
+            self._finish_shard()
+            record = self._record
+            if record.columns and side_rows(self.folder) < record.total_rows:
+                extend_side_table(self.folder, record.columns, self._waiting_columns())
+            statistics = self._statistics.to_dict()
+            save_corpus(self.folder, replace(record, statistics=statistics, is_complete=True))
+            with map_os_errors(self.folder):
+                for index in range(len(record.shards)):
+                    self._new_shard(index).journal_path.unlink(missing_ok=True)
+            self._stop()
 
     def abandon(self) -> None:
         """Stop as a kill would: acknowledged rows stay, and the corpus can be reopened."""
-        if self._is_open:
-            if self._shard is not None:
-                self._shard.close()
-            self._unlock()
+        with self._turn:
+            if self._is_open:
+                self._stop()
 
-    def _unlock(self) -> None:
+    def _stop(self) -> None:
+        if self._shard is not None:
+            self._shard.close()
         self._is_open = False
         self._lock.release()
 
@@ -281,7 +286,7 @@ class CorpusWriter(NoPickle):
         except BaseException:
             fact = "this corpus writer stopped: a shard could not be finished; acknowledged rows are kept"
             self._stopped = fact, _REOPEN
-            self.abandon()
+            self._stop()
             raise
 
     def _list(self, shard: OpenShard) -> None:

@@ -20,6 +20,7 @@ from warpdata.bytekit.io.commit import NewFile, commit_file, fsync_folder, map_o
 from warpdata.bytekit.io.files import FileRangeReader
 from warpdata.bytekit.io.ranges import RangeReader
 from warpdata.bytekit.process.forks import NoPickle
+from warpdata.bytekit.process.locks import ThreadLock
 from warpdata.errors import (
     BadMagicError,
     FormatError,
@@ -162,7 +163,7 @@ def encode_shard_bytes(rows: npt.ArrayLike, *, dtype: str = "f32") -> bytes:
 
 
 class ActivationShardWriter(NoPickle):
-    """Write one shard in pieces; it has its name only after a clean `close`, never half of it."""
+    """Write one shard in pieces, from any thread; it has its name only after a clean `close`, never half of it."""
 
     def __init__(
         self,
@@ -177,6 +178,7 @@ class ActivationShardWriter(NoPickle):
         self.width = operator.index(width)
         self.dtype = dtype_named(dtype)
         self.n_rows = 0
+        self._turn = ThreadLock()
         self._stack = contextlib.ExitStack()
         self._file: NewFile | None = self._stack.enter_context(
             commit_file(path, durable=durable, replace=overwrite)
@@ -185,29 +187,32 @@ class ActivationShardWriter(NoPickle):
 
     def append(self, rows: npt.ArrayLike) -> None:
         """Add the rows of a matrix at the end."""
-        if self._file is None:
-            raise WriterClosedError("this shard was closed")
         matrix = encode_rows(rows, self.dtype)
         if matrix.shape[1] != self.width:
             raise SchemaMismatchError(f"rows of width {matrix.shape[1]} in a shard of width {self.width}")
-        with map_os_errors(self._file.path):
-            self._file.write(byte_view(matrix))
-        self.n_rows += len(matrix)
+        with self._turn:
+            if self._file is None:
+                raise WriterClosedError("this shard was closed")
+            with map_os_errors(self._file.path):
+                self._file.write(byte_view(matrix))
+            self.n_rows += len(matrix)
 
     def close(self) -> None:
         """Write the number of rows and give the file its name."""
-        if self._file is not None:
-            with map_os_errors(self._file.path):
-                self._file.finish()
-                self._file.write_at(0, pack_header(self.n_rows, self.width, self.dtype.name))
-            self._file = None
-            self._stack.close()
+        with self._turn:
+            if self._file is not None:
+                with map_os_errors(self._file.path):
+                    self._file.finish()
+                    self._file.write_at(0, pack_header(self.n_rows, self.width, self.dtype.name))
+                self._file = None
+                self._stack.close()
 
     def abort(self, error: BaseException | None = None) -> None:
         """Leave nothing behind."""
-        self._file = None
-        stop = error or WriterClosedError("aborted")
-        self._stack.__exit__(type(stop), stop, None)
+        with self._turn:
+            self._file = None
+            stop = error or WriterClosedError("aborted")
+            self._stack.__exit__(type(stop), stop, None)
 
     def __enter__(self) -> Self:
         return self

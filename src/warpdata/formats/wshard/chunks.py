@@ -31,6 +31,7 @@ from warpdata.bytekit.io.files import FileRangeReader, check_regular, open_sourc
 from warpdata.bytekit.io.ranges import FolderReader, RangeReader
 from warpdata.bytekit.jsontext import dump_json
 from warpdata.bytekit.process.forks import NoPickle
+from warpdata.bytekit.process.locks import ThreadLock
 from warpdata.errors import (
     BlobNotFoundError,
     ChecksumError,
@@ -384,6 +385,7 @@ class ChunkedEpisodeWriter(NoPickle):
         self._compat = check_compat(compat)
         self._chunks: dict[int, ChunkEntry] = {}
         self._continuity = Continuity()
+        self._turn = ThreadLock()
         self._has_unordered_times = False
         self._env_id = ""
         with map_os_errors(self.folder):
@@ -407,6 +409,10 @@ class ChunkedEpisodeWriter(NoPickle):
 
     def write_chunk(self, chunk: WShardEpisode) -> Path:
         """Write one chunk and return where it will be found; without `chunk_index` it follows the one before it."""
+        with self._turn:
+            return self._write_chunk(chunk)
+
+    def _write_chunk(self, chunk: WShardEpisode) -> Path:
         if self.manifest is not None:
             raise RecordingError("the chunk list was written already", path=self.manifest_path)
         index = len(self._chunks) if chunk.chunk_index is None else chunk.chunk_index
