@@ -39,9 +39,9 @@ lint: $(VENV)/.installed-test ## format, lint, types, import rules
 test-all: ## the built wheel on every Python found, and with the oldest libraries
 	$(PYTHON) -m tools.test_all
 
-# Judges the bars: writes bench/results and prints what slipped against the committed ones.
+# Judges the bars: writes bench/results and prints what slipped against the committed ones. QUICK=1 only runs it all.
 bench: setup compiled $(VENV)/.installed-bench ## install the peers, run every benchmark, judge the bars
-	$(BIN)/python -m bench.run
+	$(BIN)/python -m bench.run $(if $(QUICK),--quick)
 
 # Too long for every day: whole sweeps, many examples, thousands of kills.
 soak: setup compiled ## whole sweeps, many examples, thousands of kills

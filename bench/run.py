@@ -1,16 +1,19 @@
-"""Every benchmark at full size, one after the other: `make bench`.
+"""Every benchmark, one after the other: `make bench`.
 
 Results go to bench/results; what slipped against the committed ones is printed at the end, and is the exit code.
+`make bench QUICK=1` runs all of it small: whether everything runs to its end here, without figures.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +21,7 @@ from bench.measure import RESULTS
 from bench.slipped import committed, slipped
 
 HERE = Path(__file__).parent
-PEERS = "_peers"
+PARTS = ("_peers", "_robot")
 """How modules are called that are a part of a comparison."""
 LIMIT_S = 3 * 3600.0
 """A comparison that takes longer hangs: it is ended, with all its processes, and the next one begins."""
@@ -36,9 +39,10 @@ def head() -> dict[str, Any]:
     return found or committed()
 
 
-def run(module: str, limit_s: float = LIMIT_S) -> str:
+def run(module: str, *options: str, limit_s: float = LIMIT_S) -> str:
     """Run a comparison; returns why it did not run to its end, or nothing."""
-    process = subprocess.Popen([sys.executable, "-m", module], cwd=HERE.parent, start_new_session=True)
+    command = [sys.executable, "-m", module, *options]
+    process = subprocess.Popen(command, cwd=HERE.parent, start_new_session=True)
     try:
         code = process.wait(limit_s)
         return f"{module} did not run to its end: exit code {code}" if code else ""
@@ -50,17 +54,28 @@ def run(module: str, limit_s: float = LIMIT_S) -> str:
         process.wait()
 
 
-def main() -> int:
+def comparisons() -> list[str]:
+    """The names of all comparisons in `bench/versus`."""
+    names = sorted(path.stem for path in (HERE / "versus").glob("[a-z]*.py"))
+    return [name for name in names if not name.endswith(PARTS)]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Run every benchmark.")
+    parser.add_argument(
+        "--quick", action="store_true", help="small runs that write no results and judge no bar"
+    )
+    quick = parser.parse_args(argv).quick
     before, failed = head(), []
-    for script in sorted((HERE / "versus").glob("[a-z]*.py")):
-        if script.stem.endswith(PEERS):
-            continue
-        print(f"== {script.name}", flush=True)
-        failed += filter(None, [run(f"bench.versus.{script.stem}")])
-    subprocess.run([sys.executable, "-m", "bench.tables"], cwd=HERE.parent, check=True)
-    worse = [*failed, *slipped(before, committed())]
-    print("\n".join(["slipped:", *worse]) if worse else "all benchmarks ran, and nothing slipped")
-    return 1 if worse else 0
+    for name in comparisons():
+        print(f"== {name}", flush=True)
+        failed += filter(None, [run(f"bench.versus.{name}", *(["--quick"] if quick else []))])
+    if not quick:
+        subprocess.run([sys.executable, "-m", "bench.tables"], cwd=HERE.parent, check=True)
+        failed += slipped(before, committed())
+    ending = "all benchmarks ran" if quick else "all benchmarks ran, and nothing slipped"
+    print("\n".join(["slipped:", *failed]) if failed else ending)
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

@@ -65,6 +65,27 @@ def test_every_peer_is_installed() -> None:
     assert {each for each in missing if each.replace("_", "-") not in elsewhere} == set()
 
 
+def test_whatever_runs_is_a_comparison_that_can_be_shrunk() -> None:
+    for name in run.comparisons():
+        source = (HERE / "versus" / f"{name}.py").read_text()
+        assert 'add_argument("--quick"' in source, f"{name} is a part of a comparison, or has no small run"
+
+
+def test_a_quick_run_shrinks_everything_and_names_what_failed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begun: list[tuple[str, ...]] = []
+
+    def note(*words: str) -> str:
+        begun.append(words)
+        return "recording did not run to its end: exit code 1" if words[0].endswith(".recording") else ""
+
+    monkeypatch.setattr(run, "run", note)
+    assert run.main(["--quick"]) == 1
+    assert begun == [(f"bench.versus.{name}", "--quick") for name in run.comparisons()]
+    assert capsys.readouterr().out.endswith("slipped:\nrecording did not run to its end: exit code 1\n")
+
+
 def test_a_comparison_that_hangs_is_ended_with_its_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
