@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -144,8 +145,10 @@ def test_a_wrong_step_is_refused_and_the_writer_goes_on(tmp_path: Path, name: st
     writer = record(tmp_path / "a", 3)
     with pytest.raises(SchemaMismatchError, match=name):
         writer.write_timestep({**step(3), name: value}, reward=1.0)
-    with pytest.raises(SchemaMismatchError, match="reward"), np.errstate(over="ignore"):
-        writer.write_timestep(step(3), reward=1e39)
+    for reward in (1e39, np.float64(-1e39), 10**300, [1.0, 2.0]):
+        with warnings.catch_warnings(), pytest.raises(SchemaMismatchError, match="reward"):
+            warnings.simplefilter("error")
+            writer.write_timestep(step(3), reward=reward)
     with pytest.raises(SchemaMismatchError, match="extra"):
         writer.write_timestep({**step(3), "extra": 1})
     writer.write_timestep(step(3), reward=1.5, done=True)

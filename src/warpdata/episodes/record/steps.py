@@ -7,6 +7,7 @@ import difflib
 import math
 import mmap
 import os
+import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -69,13 +70,18 @@ _RECORDED = ("signal", "action")
 """Lanes of what happened; the others hold what models predict of it."""
 _MISSPELT = 0.85
 """Likeness of an unknown key to a known one from which on it is taken for a typing error."""
-_REWARDS = ("f16", "bf16", "f32", "f64")
+_REWARDS = {
+    "f16": 65504.0,
+    "bf16": float.fromhex("0x1.FEp127"),
+    "f32": float.fromhex("0x1.FFFFFEp127"),
+    "f64": sys.float_info.max,
+}
+"""How rewards are stored, with the largest number of each type."""
 _FIELD_ALIGNMENT = 8
 _WINDOW_BYTES = 16 << 20
 _FLAGS = (("done", "bool"), ("truncated", "bool"), ("given", "u8"))
 _FLAG_BYTES = 16
 """Reward and flags take less."""
-_NAN = float("nan")
 _INT64 = 1 << 63
 
 
@@ -594,10 +600,10 @@ class WShardStreamWriter(NoPickle):
         self, reward: float | None, done: bool | None, truncated: bool | None, timestamp_ns: int | None
     ) -> None:
         try:
-            value = _NAN if reward is None else reward if type(reward) is float else _as_real(reward)
-            self._reward[...] = value
-            if math.isinf(self._reward) and not np.isinf(value).any():
+            value = math.nan if reward is None else reward if type(reward) is float else _as_real(reward)
+            if _REWARDS[self._layout.reward_dtype] < abs(value) < math.inf:
                 raise OverflowError(f"{reward} does not fit in {self._reward.dtype}")
+            self._reward[...] = value
             self._done[...] = _as_flag(done)
             self._truncated[...] = _as_flag(truncated)
         except (TypeError, ValueError, RuntimeError, OverflowError) as error:
@@ -666,12 +672,12 @@ def describe_owner(partial_path: str) -> str:
         return "an unknown process"
 
 
-def _as_real(value: Any) -> NDArray[Any]:
+def _as_real(value: Any) -> Any:
     """A number of any kind; not one with an imaginary part, nor a text or a time that numpy would turn into one."""
     array = as_array(value)
     if array.dtype.kind in "cSUmM":
         raise TypeError(f"{value!r:.40} is not a number")
-    return array
+    return array.item()
 
 
 def _as_flag(value: Any) -> bool:
