@@ -309,6 +309,7 @@ Buffers = tuple["Buffer | None", ...]
 
 _CRC_FIELD_BYTES = 4
 _LONG_KINDS = ("str", "bytes")
+_MAX_TEXT_BYTES = (1 << 31) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -411,7 +412,8 @@ def read_head(data: Buffer, payload_bytes: int, where: str = "") -> ColumnsHead 
     if view.nbytes < layout.COLUMNS_HEAD.size:
         raise TruncatedError("a META payload has no header", path=where or None)
     head = layout.COLUMNS_HEAD.unpack_from(view)
-    if head.magic != layout.COLUMNS_MAGIC or head.version != layout.COLUMNS_VERSION:
+    is_known = head.magic == layout.COLUMNS_MAGIC and head.version == layout.COLUMNS_VERSION
+    if not is_known or head.chunk_rows % 8:
         raise CorruptLayoutError("unknown layout of metadata columns", path=where or None)
     chunks = -(-head.row_count // head.chunk_rows) if head.chunk_rows else 0
     starts = [layout.COLUMNS_HEAD.size, head.schema_bytes, head.id_bytes]
@@ -468,24 +470,39 @@ def _decode_ids(data: memoryview, head: Row, where: str) -> Ids:
     return ids
 
 
-def piece_buffers(data: Buffer, kind: str, rows: int, piece: Row, where: str = "") -> Buffers:
-    """The Arrow buffers of a piece, checked; empty if every row is null."""
-    view = byte_view(data)
-    if crc32c(view) != piece.crc:
-        raise ChecksumError("a metadata column does not match its checksum", path=where or None)
-    if piece.nulls >= rows:
-        return ()
-    validity, offsets, values = _sizes(kind, rows, piece.nulls)
-    start = validity + offsets
-    if view.nbytes < start or (values >= 0 and view.nbytes - start != values):
-        raise CorruptLayoutError("a piece of a metadata column has a wrong size", path=where or None)
-    valid = view[:validity] if validity else None
-    if values >= 0:
-        return valid, view[start:]
-    places = np.frombuffer(view[validity : validity + 4 * (rows + 1)], "<i4")
-    if places[0] != 0 or (np.diff(places) < 0).any() or places[-1] != view.nbytes - start:
+def join_pieces(kind: str, pieces: Iterable[tuple[Buffer, int, Row]], where: str = "") -> Buffers:
+    """The Arrow buffers of some pieces as one array, checked; each piece comes with its bytes and its rows."""
+    is_long, has_nulls, total = kind in _LONG_KINDS, False, 0
+    valid: list[Buffer] = []
+    values: list[Buffer] = []
+    places = [np.zeros(1, np.int64)]
+    for data, rows, piece in pieces:
+        view, bits = byte_view(data), (rows + 7) // 8
+        if crc32c(view) != piece.crc:
+            raise ChecksumError("a metadata column does not match its checksum", path=where or None)
+        validity, offsets, size = _sizes(kind, rows, piece.nulls)
+        start, has_nulls = validity + offsets, has_nulls or bool(piece.nulls)
+        if piece.nulls >= rows:
+            view = byte_view(bytes(start + max(0, size)))
+        if view.nbytes < start or (size >= 0 and view.nbytes - start != size):
+            raise CorruptLayoutError("a piece of a metadata column has a wrong size", path=where or None)
+        valid.append(view[:bits] if validity else b"\xff" * bits)
+        values.append(view[start:])
+        if is_long:
+            ends = np.frombuffer(view[validity : validity + 4 * (rows + 1)], "<i4")
+            if ends[0] != 0 or ends[-1] != view.nbytes - start:
+                raise CorruptLayoutError("the offsets of a metadata column are damaged", path=where or None)
+            places.append(ends[1:].astype(np.int64) + total)
+            total += int(ends[-1])
+    joined = (b"".join(valid) if has_nulls else None, b"".join(values))
+    if not is_long:
+        return joined
+    bounds = np.concatenate(places)
+    if (bounds[1:] < bounds[:-1]).any():
         raise CorruptLayoutError("the offsets of a metadata column are damaged", path=where or None)
-    return valid, view[validity:start], view[start:]
+    if total > _MAX_TEXT_BYTES:
+        raise LimitExceededError(f"{total} bytes in one metadata column", path=where or None)
+    return joined[0], bounds.astype("<i4").tobytes(), joined[1]
 
 
 def decode_columns(payload: Buffer, where: str = "") -> ColumnsHead:
@@ -495,7 +512,9 @@ def decode_columns(payload: Buffer, where: str = "") -> ColumnsHead:
     if isinstance(head, int):
         raise TruncatedError("a META payload is cut off", path=where or None)
     for name, pieces in head.pieces.items():
-        for chunk, piece in enumerate(pieces):
-            data = view[piece.offset : piece.offset + piece.size]
-            piece_buffers(data, head.fields[name], head.rows_of(chunk), piece, where)
+        parts = [
+            (view[piece.offset : piece.offset + piece.size], head.rows_of(chunk), piece)
+            for chunk, piece in enumerate(pieces)
+        ]
+        join_pieces(head.fields[name], parts, where)
     return head

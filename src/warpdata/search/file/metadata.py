@@ -22,7 +22,7 @@ from warpdata.formats.rvf.meta import (
     decode_meta,
     encode_columns,
     fit_value,
-    piece_buffers,
+    join_pieces,
     read_head,
 )
 from warpdata.formats.rvf.reader import check_against_directory
@@ -115,16 +115,10 @@ class _Segment(_Source):
             data = self._reader.read_many(ranges)
         else:
             data = [self._payload[piece.offset : piece.offset + piece.size] for piece in pieces]
-        kind = self.fields[name]
-        arrow = ARROW_TYPES[kind]
-        arrays = [pa.array([], arrow)]
-        for chunk, piece, raw in zip(chunks, pieces, data, strict=True):
-            rows = self._head.rows_of(chunk)
-            buffers = piece_buffers(raw, kind, rows, piece, self._where)
-            held = [None if data is None else pa.py_buffer(data) for data in buffers]
-            made = pa.Array.from_buffers(arrow, rows, held, piece.nulls) if buffers else pa.nulls(rows, arrow)
-            arrays.append(made)
-        whole = pa.concat_arrays(arrays)
+        rows = [self._head.rows_of(chunk) for chunk in chunks]
+        buffers = join_pieces(self.fields[name], zip(data, rows, pieces, strict=True), self._where)
+        held = [None if each is None else pa.py_buffer(each) for each in buffers]
+        whole = pa.Array.from_buffers(ARROW_TYPES[self.fields[name]], sum(rows), held)
         try:
             whole.validate(full=True)
         except pa.ArrowException as error:

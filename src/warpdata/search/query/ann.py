@@ -113,7 +113,7 @@ class Graph:
         self.shape = shape
         self.count = int(index.ntotal)
         self.dim = int(index.d)
-        self._entries: tuple[NDArray[np.int32], Floats, Floats, Floats, Floats] | None = None
+        self._entries: tuple[list[int], Floats, Floats, Floats] | None = None
 
     @classmethod
     def build(cls, vectors: Floats, space: WalkSpace, m: int, ef_construction: int) -> Graph:
@@ -162,18 +162,19 @@ class Graph:
     def _search_into(self, queries: Floats, k: int, scores: Floats, rows: Ints, params: Any) -> None:
         pointer, count = self._pointer, len(queries)
         if self._entries is not None:
-            rows_at, vectors, centre, weights, squares = self._entries
-            away = (queries - centre).dot(weights)
-            away += squares
-            at = away.argmin(axis=1)
+            rows_at, moved, halves, centre = self._entries
+            points = queries - centre
             if count > 1:
-                entry, apart = rows_at[at], vectors[at] - queries
+                at = (points @ moved.T - halves).argmax(axis=1)
+                entry, apart = np.array(rows_at, np.int32)[at], moved[at] - points
                 away = np.einsum("ij,ij->i", apart, apart)
                 starts, out = (pointer(entry), pointer(away)), (pointer(scores), pointer(rows))
                 self._from_entry(count, pointer(queries), k, *starts, *out, 1, _ONE_SEARCH, params)
                 return
             # For a walk from given nodes faiss would wake all of its threads and wait for them.
-            self._hnsw.entry_point = int(rows_at[at[0]])
+            nearness = moved.dot(points[0])
+            nearness -= halves
+            self._hnsw.entry_point = rows_at[nearness.argmax()]
         self._search_c(count, pointer(queries), k, pointer(scores), pointer(rows), params)
 
     def enter_at(self, rows: Ints) -> None:
@@ -181,12 +182,10 @@ class Graph:
 
         Where clusters are far apart, levels lead into the wrong one; a look at one row of each does not.
         """
-        vectors = np.ascontiguousarray(self.vectors[rows])
-        centre = vectors.mean(axis=0)
-        moved = vectors - centre
-        squares = np.einsum("ij,ij->i", moved, moved)
-        weights = np.ascontiguousarray(np.float32(-2) * moved.T)
-        self._entries = (rows.astype(np.int32), vectors, centre, weights, squares)
+        centre = self.vectors[rows].mean(axis=0)
+        moved = self.vectors[rows] - centre
+        halves = np.einsum("ij,ij->i", moved, moved) / np.float32(2)
+        self._entries = (rows.tolist(), moved, halves, centre)
         self._hnsw.max_level = 0  # no walk comes down from above
 
     def extended(self, vectors: Floats) -> Graph:
