@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import os
 import stat
-import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from warpdata.bytekit.arrays import byte_view
 from warpdata.bytekit.io.ranges import BytesRangeReader, Range, RangeReader, check_range, read_coalesced
 from warpdata.bytekit.process import system
-from warpdata.bytekit.process.forks import PerProcess
 from warpdata.errors import BlobChangedError, BlobNotFoundError, PermissionError_, StoreError, TruncatedError
 
 if TYPE_CHECKING:
@@ -27,27 +26,27 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 
+T = TypeVar("T")
+
 MOST_OPEN = 512
 SHARE_OF_ALLOWED = 3, 8
 """How much they may take of what the system allows: decoders, caches and the user's own files need the rest."""
 
 
-class ClosedAndOpened(Protocol):
-    """A file that can do without its descriptor until it is read again."""
+class _Descriptor:
+    """A descriptor that closes with the last reference to it; a thread that reads holds one."""
 
-    def let_go(self) -> None:
-        """Close the descriptor."""
+    __slots__ = ("fd",)
 
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
 
-Claim = list["weakref.ref[ClosedAndOpened]"]
-"""A list with one element: taking it gives the right to close the descriptor.
-
-A file whose last user has gone may still be found through its reference while it closes what it has.
-"""
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        close(self.fd)
 
 
 class OpenFiles:
-    """Which files with higher numbers are open; beyond the most that may be, those opened first are closed."""
+    """Readers with descriptors of higher numbers; beyond the most that may be open, those opened first close theirs."""
 
     def __init__(self, most_open: int | None = None, low: int | None = None) -> None:
         part, whole = SHARE_OF_ALLOWED
@@ -55,40 +54,23 @@ class OpenFiles:
         self.low = half if low is None else low
         """Descriptors below this number need not be added."""
         self.most_open = half if most_open is None else most_open
-        self._lock = PerProcess(threading.RLock)
-        self._files: dict[int, Claim] = {}
+        self._numbers = itertools.count()
+        self._readers: dict[int, weakref.ref[LocalRangeReader]] = {}
 
-    @property
-    def lock(self) -> threading.RLock:
-        """The lock of this process; the files are open in forked children too."""
-        return self._lock()
+    def add(self, reader: LocalRangeReader) -> int:
+        """Register a reader whose file is open; returns the number to remove it by."""
+        number = next(self._numbers)
+        self._readers[number] = weakref.ref(reader, lambda _: self.remove(number))
+        if len(self._readers) > self.most_open:
+            for older in list(self._readers)[: -self.most_open]:
+                known = self._readers.pop(older, None)
+                if known is not None and (other := known()) is not None:
+                    other.release()
+        return number
 
-    def add(self, fd: int, file: ClosedAndOpened) -> Claim:
-        """Register an open file."""
-        claim = self._files[fd] = [weakref.ref(file)]
-        if len(self._files) > self.most_open:
-            self._close_surplus(claim)
-        return claim
-
-    def take_back(self, fd: int, claim: Claim) -> bool:
-        """Whether the descriptor is the file's to close; if not, another thread closes or has closed it."""
-        try:
-            claim.pop()
-        except IndexError:
-            return False
-        self._files.pop(fd, None)
-        return True
-
-    def _close_surplus(self, newest: Claim) -> None:
-        with self.lock:
-            for fd in list(self._files)[: len(self._files) - self.most_open]:
-                claim = self._files.pop(fd, None)
-                if claim is newest:  # another thread was quicker to make room for it
-                    self._files[fd] = claim
-                elif claim:
-                    with contextlib.suppress(IndexError):  # its last user closes it
-                        if (file := claim.pop()()) is not None:
-                            file.let_go()
+    def remove(self, number: int) -> None:
+        """Forget a reader that was closed."""
+        self._readers.pop(number, None)
 
 
 COPY_BELOW_BYTES = 64 << 10
@@ -189,7 +171,7 @@ class FileRangeReader:
             os.close(fd)
 
     def __reduce__(self) -> tuple[type[FileRangeReader], tuple[str]]:
-        return (FileRangeReader, (self.name,))
+        return (type(self), (self.name,))
 
 
 class FileStamp(NamedTuple):
@@ -219,19 +201,18 @@ class LocalRangeReader(FileRangeReader):
 
     is_local = True
     _view: memoryview | None = None
+    _shared: _Descriptor | None = None
+    """The descriptor, if it may be closed to make room; `_fd` is not used then."""
     _stamp: FileStamp | None = None
     """Of the file whose descriptor was closed to make room."""
-    _claim: Claim | None = None
-    """To a descriptor that others may close; no claim is needed to one that they may not."""
-    _put_off: tuple[int, ...] = ()
-    """Descriptors that a thread was reading from when they were to be closed."""
+    _number = -1
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.name = os.fspath(path)
         self._fd, self.size = _open_file(self.name)
         if self._fd >= OPEN_FILES.low:
-            self._reading: list[None] = []
-            self._claim = OPEN_FILES.add(self._fd, self)
+            fd, self._fd = self._fd, -1
+            self._share(fd)
 
     @classmethod
     def of_file(cls, file: io.RawIOBase | io.BufferedIOBase) -> LocalRangeReader:
@@ -250,18 +231,17 @@ class LocalRangeReader(FileRangeReader):
         count = end - start
         if count > COPY_BELOW_BYTES:
             return self.view(start, end)
-        if self._claim is None:
-            try:
-                if (
-                    0 <= start <= end <= self.size
-                    and len(piece := system.read_little(self._fd, count, start)) == count
-                ):
+        if self._fd < 0:
+            held = self._hold()
+            return self._read_from(held.fd, start, end)
+        try:
+            if 0 <= start <= end <= self.size:
+                piece = system.read_little(self._fd, count, start)
+                if len(piece) == count:
                     return memoryview(piece)
-            except OSError as error:
-                raise _unreadable(error, self.name) from None
-            return self._read_from(self._fd, start, end)
-        with self._descriptor() as fd:
-            return self._read_from(fd, start, end)
+        except OSError as error:
+            raise _unreadable(error, self.name) from None
+        return self._read_from(self._fd, start, end)
 
     def read_many(self, ranges: Sequence[Range]) -> list[memoryview]:
         """Exactly the bytes of each range."""
@@ -269,93 +249,64 @@ class LocalRangeReader(FileRangeReader):
 
     def read_into(self, start: int, out: memoryview) -> None:
         """Exactly the bytes from `start` on that fill `out`, without memory of their own."""
-        with self._descriptor() as fd:
-            self._fill_from(fd, start, out)
+        self._with_fd(lambda fd: self._fill_from(fd, start, out))
 
     def view(self, start: int, end: int) -> memoryview:
         """The bytes [start, end) as a view of the mapping, however few they are."""
         check_range(self, start, end)
         view = self._view
         if view is None:
-            with self._descriptor() as fd:
-                view = self._view = _mapped(fd, self.size, self.name)
+            view = self._view = self._with_fd(lambda fd: _mapped(fd, self.size, self.name))
         else:
             self.check_not_truncated()
         return view[start:end]
 
     def check_not_truncated(self) -> None:
         """Raise TruncatedError if the file was cut since it was opened: touching lost pages would end the process."""
-        if self._claim is None:
+        if self._fd >= 0:
             _check_size(os.fstat(self._fd).st_size, self.size, self.name)
             return
-        # A mapped file whose name is gone stays as it is.
-        with contextlib.suppress(BlobNotFoundError), self._descriptor() as fd:
-            _check_size(os.fstat(fd).st_size, self.size, self.name)
+        with contextlib.suppress(BlobNotFoundError):  # a mapped file whose name is gone stays as it is
+            self._with_fd(lambda fd: _check_size(os.fstat(fd).st_size, self.size, self.name))
 
-    @contextlib.contextmanager
-    def _descriptor(self) -> Iterator[int]:
-        """The descriptor, which stays open at least for as long as the block runs."""
-        if self._claim is None:
-            yield self._fd
-            return
-        reading = self._reading
-        reading.append(None)
-        try:
-            fd = self._fd
-            yield fd if fd >= 0 else self._opened()
-        finally:
-            reading.pop()
+    def _with_fd(self, call: Callable[[int], T]) -> T:
+        """Return `call(descriptor)`, which stays open meanwhile."""
+        if self._fd >= 0:
+            return call(self._fd)
+        held = self._hold()
+        return call(held.fd)
 
-    def _opened(self) -> int:
-        """Open the file again after its descriptor was closed to make room; it must still be the same one."""
-        with OPEN_FILES.lock:
-            if self._fd < 0 and self._put_off:
-                *rest, self._fd = self._put_off
-                self._put_off = tuple(rest)
-                self._claim = OPEN_FILES.add(self._fd, self)
-            elif self._fd < 0:
-                if self._stamp is None:
-                    raise StoreError("the file is closed", path=self.name)
-                fd, _ = _open_file(self.name)
-                if FileStamp.of(fd)[:4] != self._stamp[:4]:  # a new link or mode is no other file
-                    os.close(fd)
-                    raise BlobChangedError("the blob was replaced since it was opened", path=self.name)
-                self._fd = fd
-                self._claim = OPEN_FILES.add(fd, self)
-            return self._fd
+    def _hold(self) -> _Descriptor:
+        """The shared descriptor; the file is opened again if need be, and must still be the same one."""
+        held = self._shared
+        if held is None:
+            if self._stamp is None:
+                raise StoreError("the file is closed", path=self.name)
+            fd, _ = _open_file(self.name)
+            if FileStamp.of(fd)[:4] != self._stamp[:4]:  # a new link or mode is no other file
+                os.close(fd)
+                raise BlobChangedError("the blob was replaced since it was opened", path=self.name)
+            held = self._share(fd)
+        return held
 
-    def let_go(self) -> None:
-        """Close the descriptor to make room for others, now or after the last running read."""
-        fd, self._stamp = self._fd, FileStamp.of(self._fd)
-        self._fd = -1
-        # A reading thread registers before it looks up the descriptor.
-        if self._reading:
-            self._put_off += (fd,)
-        else:
-            os.close(fd)
+    def _share(self, fd: int) -> _Descriptor:
+        held = self._shared = _Descriptor(fd)
+        OPEN_FILES.remove(self._number)  # of a thread that opened the file at the same time
+        self._number = OPEN_FILES.add(self)
+        return held
+
+    def release(self) -> None:
+        """Close the descriptor to make room for others, now or after the running reads."""
+        held = self._shared
+        if held is not None:
+            self._stamp = FileStamp.of(held.fd)
+            self._shared = None
 
     def close(self) -> None:
         """Close the file, and drop the mapping once no view of it is left."""
-        with OPEN_FILES.lock:
-            self._close_descriptors()
-            self._view = self._stamp = None
-            self._claim, self._reading = [], []
-
-    def _close_descriptors(self) -> None:
-        if self._claim is None or OPEN_FILES.take_back(self._fd, self._claim):
-            super().close()
-        late, self._put_off = self._put_off, ()
-        for fd in late:
-            os.close(fd)
-
-    def __del__(self) -> None:
-        if self._claim is None:
-            super().__del__()
-        elif os is not None:
-            self._close_descriptors()
-
-    def __reduce__(self) -> tuple[type[FileRangeReader], tuple[str]]:
-        return (type(self), (self.name,))
+        super().close()
+        OPEN_FILES.remove(self._number)
+        self._view = self._stamp = self._shared = None
 
 
 class MmapRangeReader(LocalRangeReader):
@@ -364,8 +315,7 @@ class MmapRangeReader(LocalRangeReader):
     @property
     def stamp(self) -> FileStamp:
         """The stamp of the open file."""
-        with self._descriptor() as fd:
-            return FileStamp.of(fd)
+        return self._with_fd(FileStamp.of)
 
     def read(self, start: int, end: int) -> memoryview:
         """Exactly the bytes [start, end) as a view of the mapping."""
