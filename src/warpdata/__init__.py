@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING, Any
 from warpdata._version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from warpdata._api import chunk_episode as chunk_episode
     from warpdata._api import dataset as dataset
     from warpdata._api import keep_decoded as keep_decoded
     from warpdata._api import load as load
-    from warpdata._api import load_wshard as load_wshard
     from warpdata._api import open as open  # noqa: A004 - the one way in
     from warpdata._api import open_corpus as open_corpus
     from warpdata._api import open_dataset as open_dataset
-    from warpdata._api import open_episode as open_episode
-    from warpdata._api import open_episodes as open_episodes
-    from warpdata._api import open_recordings as open_recordings
     from warpdata._api import open_vectors as open_vectors
-    from warpdata._api import pack_episode as pack_episode
-    from warpdata._api import unpack_episode as unpack_episode
     from warpdata._api.checking import check_dataset as check_dataset
     from warpdata._api.embedding import embed as embed
+    from warpdata._api.episodes import chunk_episode as chunk_episode
+    from warpdata._api.episodes import load_wshard as load_wshard
+    from warpdata._api.episodes import open_episode as open_episode
+    from warpdata._api.episodes import open_episodes as open_episodes
+    from warpdata._api.episodes import open_recordings as open_recordings
+    from warpdata._api.episodes import pack_episode as pack_episode
+    from warpdata._api.episodes import unpack_episode as unpack_episode
     from warpdata._api.importing import export_episodes as export_episodes
     from warpdata._api.importing import import_episodes as import_episodes
     from warpdata._api.importing import lerobot_dataset as lerobot_dataset
@@ -165,9 +165,9 @@ _HOMES = _by_name(
         "errors": "WarpError",
         "loading.windows": "Windows",
         "_api.checking": "check_dataset",
-        "_api": (
-            "chunk_episode dataset keep_decoded load load_wshard open open_corpus open_dataset "
-            "open_episode open_episodes open_recordings open_vectors pack_episode unpack_episode"
+        "_api": "dataset keep_decoded load open open_corpus open_dataset open_vectors",
+        "_api.episodes": (
+            "chunk_episode load_wshard open_episode open_episodes open_recordings pack_episode unpack_episode"
         ),
         "episodes.demo_robot": "demo_data demo_records",
         "_api.embedding": "embed",

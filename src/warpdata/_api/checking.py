@@ -6,27 +6,15 @@ import os
 from functools import partial
 from typing import TYPE_CHECKING
 
-from warpdata._api import (
-    address_kind,
-    address_text,
-    divided_address,
-    folder_at,
-    foreign_episodes,
-    is_published,
-    is_root,
-    locate,
-    open_episode,
-    open_episodes,
-    runner_for,
-)
-from warpdata.errors import BadMagicError, BlobNotFoundError, suggests
+from warpdata._api import address_text, divided_address, folder_at, kind_or_foreign, locate, runner_for
+from warpdata._api.episodes import open_episode, open_episodes
+from warpdata.errors import BadMagicError, suggests
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from warpdata.episodes.check.report import Report
     from warpdata.episodes.check.run import Progress
-    from warpdata.episodes.collection.episodes import Episodes
 
 
 @suggests
@@ -53,41 +41,30 @@ def check_dataset(
     mute = (mute,) if isinstance(mute, str) else mute
     check_rules(mute)
     runner = runner_for(jobs, ray)
-    text = address_text(source)
-    base, inside = divided_address(text)
-    foreign = None if is_published(base) else _foreign_set(text)
-    if foreign is not None and inside is None:
-        report = check_each(foreign.source, progress=progress, deep=deep, runner=runner)
-    elif foreign is not None and inside is not None:
-        report = Report(1, list(check_opened(lambda: foreign[0], inside, deep=deep)))
-    elif inside is None and (is_published(base) or (is_root(base) and address_kind(base) == "shards")):
-        report = check_each(
-            open_episodes(base, catalog=catalog).source, progress=progress, deep=deep, runner=runner
+    base, inside = divided_address(address_text(source))
+    try:
+        kind, foreign = kind_or_foreign(base)
+    except BadMagicError:
+        if ".wshard" not in base:
+            raise
+        kind, foreign = "episode", None  # one of ours, and damaged
+    if kind in ("corpus", "rows", "vectors"):
+        raise ValueError(
+            f"no episodes at this address: expected recordings, got {kind}: {base}; use `warp verify`"
         )
-    elif inside is None and is_root(base):
+    if inside is None and kind in ("foreign", "dataset", "shards"):
+        episodes = foreign or open_episodes(base, catalog=catalog)
+        report = check_each(episodes.source, progress=progress, deep=deep, runner=runner)
+    elif inside is None and kind == "recordings":
         report = check_root(folder_at(base), progress=progress, deep=deep, raw=raw, runner=runner)
     else:
         name = inside or os.path.basename(base.partition("?")[0].rstrip("/"))
-        opened = partial(open_episode, text, catalog=catalog, edited=not raw)
+        address = base if inside is None else f"{base}#{inside}"
+        opened = partial(open_episode, address, catalog=catalog, edited=not raw)
+        if foreign is not None and inside is not None:
+            opened = partial(foreign.open, inside)
         report = Report(1, list(check_opened(opened, name, deep=deep)))
         if inside is None and not report.is_damaged:
             # Blocks of a shard that belong to no signal.
             report = Report(1, [*report.findings, *damaged_blocks(locate(base)[1], name)])
     return report.without(mute)
-
-
-def _foreign_set(address: str) -> Episodes | None:
-    """Episodes of a foreign format at an address; None for our own formats, also if damaged."""
-    base = divided_address(address)[0]
-    try:
-        kind = address_kind(base)
-    except (BadMagicError, BlobNotFoundError) as error:
-        episodes = foreign_episodes(address)
-        if episodes is None and isinstance(error, BadMagicError) and ".wshard" not in base:
-            raise
-        return episodes
-    if kind in ("corpus", "rows", "vectors"):
-        raise ValueError(
-            f"no episodes at this address: expected recordings, got {kind}: {base}; use `warp verify`"
-        )
-    return None

@@ -5,14 +5,14 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.arrays import read_only, select_rows
+from warpdata.bytekit.arrays import DType, read_only, select_rows
 from warpdata.bytekit.checksum import join_crc32c
 from warpdata.bytekit.lazy import cached_property
 from warpdata.bytekit.process.forks import Reopens
@@ -124,7 +124,7 @@ class BlockSignal(Reopens, ClockedSignal):
         self._name = name
         self._meta = meta
         self._times = times
-        self._starts: list[int] = [0, *itertools.accumulate(part.length for part in parts)]
+        self._starts = list(itertools.accumulate([part.length for part in parts], initial=0))
         self._ts: NDArray[np.int64] | None = None
 
     @property
@@ -236,8 +236,8 @@ class ShardSource(Reopens, EpisodeSource):
         self._size_bytes = size_bytes
         self.chunks = chunks
         # Without this object in them: a cycle would keep the file open until the next garbage collection.
-        blocks = _ChannelNames(tensors)
-        self._signals = LazySignals(blocks, partial(_open_signal, tensors, blocks, chunks))
+        blocks = cache(lambda: _channel_blocks(tensors))
+        self._signals = LazySignals(blocks, lambda name: _open_signal(tensors, blocks()[name], chunks, name))
         if chunks is not None:
             self.reopen_by(ShardSource.of_chunks, chunks)
 
@@ -292,67 +292,54 @@ class ShardSource(Reopens, EpisodeSource):
         return sum(file.stat().st_size if isinstance(file, Path) else file.size for file in files)
 
 
-def _open_signal(
-    tensors: WShardEpisode, blocks: _ChannelNames, chunks: ChunkList | None, name: str
-) -> Signal:
-    block = blocks()[name]
+_FLAGS = {REWARD: "reward", DONE: "terminated", TRUNCATED: "truncated"}
+
+
+def _channel_blocks(tensors: WShardEpisode) -> dict[str, str]:
+    """The blocks of the channels of an episode by name.
+
+    A channel goes by its id; by its block where an id stands in two lanes, and for what models made.
+    """
+    blocks: dict[str, str] = {}
+    flags = {_FLAGS[block]: block for block, _ in tensors.flags()}
+    for block, channel in tensors.lanes():
+        lane, _, rest = block.partition("/")
+        rows = channel.row_source
+        # Bits packed over several steps have no time of their own.
+        if lane == "residual" and is_sign_bits(rest, rows.spec):
+            continue
+        if rows.length == tensors.length or channel.clock_source is not None:
+            is_plain = lane in ("signal", "action") and rest not in blocks and rest not in flags
+            blocks[rest if is_plain else block] = block
+    return blocks | flags
+
+
+def _open_signal(tensors: WShardEpisode, block: str, chunks: ChunkList | None, name: str) -> Signal:
     channel = tensors.channel(block)
-    role = SignalRole("observation") if block.startswith("signal/") else _role_of(_FLAGS.get(block, block))
+    about, names = channel.about, channel.about.get("names")
+    clock = STEPS if channel.clock_source is None else None
+    facts = (about.get("kind"), about.get("modality"), about.get("unit"), tuple(names) if names else None)
+    try:
+        meta = _signal_meta(channel.dtype, channel.row_shape, block, clock, *facts)
+    except TypeError:  # another program stored a list or an object there
+        meta = _signal_meta.__wrapped__(channel.dtype, channel.row_shape, block, clock, *facts)
     times = partial(_channel_times, tensors, channel)
-    signal = BlockSignal(name, _channel_meta(channel, role), [channel.row_source], times)
+    signal = BlockSignal(name, meta, [channel.row_source], times)
     if chunks is not None:
         signal.reopen_by(_signal_of_chunks, chunks, name)
     return signal
 
 
 @lru_cache(maxsize=4096)
-def _role_of(block: str) -> SignalRole:
-    """The files of a set have the same names."""
-    return guess_role(block, "vector")
-
-
-_PLAIN = ("signal", "action")
-_FLAGS = {REWARD: "reward", DONE: "terminated", TRUNCATED: "truncated"}
-
-
-class _ChannelNames:
-    """The blocks of the channels of an episode by name, found once when they are needed.
-
-    A channel goes by its id; by its block where an id stands in two lanes, and for what models made.
-    """
-
-    def __init__(self, tensors: WShardEpisode) -> None:
-        self._tensors = tensors
-        self._blocks: dict[str, str] | None = None
-
-    def __call__(self) -> dict[str, str]:
-        if self._blocks is None:
-            self._blocks = self._find()
-        return self._blocks
-
-    def _find(self) -> dict[str, str]:
-        tensors, blocks = self._tensors, dict[str, str]()
-        flags = {_FLAGS[block]: block for block, _ in tensors.flags()}
-        for block, channel in tensors.lanes():
-            lane, _, rest = block.partition("/")
-            rows = channel.row_source
-            # Bits packed over several steps have no time of their own.
-            if lane == "residual" and is_sign_bits(rest, rows.spec):
-                continue
-            if rows.length == tensors.length or channel.clock_source is not None:
-                is_plain = lane in _PLAIN and rest not in blocks and rest not in flags
-                blocks[rest if is_plain else block] = block
-        return blocks | flags
-
-
-def _channel_meta(channel: Channel, role: SignalRole) -> SignalMeta:
-    """Element type, shape and kind from the metadata of the shard."""
-    about, shape, names = channel.about, channel.row_shape, channel.about.get("names")
-    kind = about.get("kind") or ("image" if about.get("modality") == "rgb" else numeric_kind(shape))
-    kind = as_kind("text" if is_text(channel.dtype) else kind)
-    clock = STEPS if channel.clock_source is None else None
-    names = tuple(names) if names else None
-    return SignalMeta(channel.dtype.dtype, shape, kind, about.get("unit"), names, *role, clock)
+def _signal_meta(
+    dtype: DType, shape: tuple[int, ...], block: str, clock: str | None, kind: Any, modality: Any, unit: Any,
+    names: Any,
+) -> SignalMeta:  # fmt: skip
+    """What a channel holds, by the metadata of its shard; the files of a set share it."""
+    kind = "text" if is_text(dtype) else kind or ("image" if modality == "rgb" else numeric_kind(shape))
+    is_seen = block.startswith("signal/")
+    role = SignalRole("observation") if is_seen else guess_role(_FLAGS.get(block, block), "vector")
+    return SignalMeta(dtype.dtype, shape, as_kind(kind), unit, names, *role, clock)
 
 
 def _channel_times(tensors: WShardEpisode, channel: Channel) -> NDArray[np.int64]:

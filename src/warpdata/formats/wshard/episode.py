@@ -33,7 +33,6 @@ from warpdata.formats.wshard.residual import error_residual, pack_residual, sign
 from warpdata.formats.wshard.rows import ArrayRows, BlockRows, ChannelRows, TextRows, is_stored
 from warpdata.formats.wshard.schema import (
     BlockSpec,
-    EpisodeSchema,
     TensorSpec,
     Timebase,
     guess_spec,
@@ -480,15 +479,16 @@ def load_wshard(
     observations, actions = ChannelMap(), ChannelMap()
     for spec in schema.channels:
         if wanted is None or spec.id in wanted or spec.block in wanted:
-            channel = _channel(shard, spec, schema.length)
-            (observations if spec.block.startswith("signal/") else actions).data[channel.name] = channel
+            lane, _, key = spec.block.partition("/")
+            (observations if lane == "signal" else actions).data[key] = _channel(
+                shard, spec, key, schema.length
+            )
     timebase, times = schema.timebase, None
     if layout.TIMESTAMPS_NS in stored:
         times = _LazyTimes(_numbers(shard, layout.TIMESTAMPS_NS, _I64, schema.length))
     elif timebase.type == "timestamps_ns":
         # One existing writer states this type and stores no times: its steps have a rate.
         timebase = Timebase(tick_hz=timebase.tick_hz)
-    index, total, steps = schema.chunk
     episode = WShardEpisode.__new__(WShardEpisode)
     episode.__dict__.update(  # valid fields, without the checks of assignment
         id=schema.id,
@@ -497,33 +497,35 @@ def load_wshard(
         timebase=timebase,
         observations=observations,
         actions=actions,
+        rewards=None,
+        terminations=None,
+        truncations=None,
         timestamps_ns=times,
         omens=LaneMap(),
         uncerts=LaneMap(),
         residuals=LaneMap(),
         metadata=own_copy(schema.metadata),
         models=own_copy(schema.models),
-        chunk_index=index,
-        total_chunks=total,
-        timestep_range=steps,
         blocks={},
         about=own_copy(schema.about),
-        rewards=_flag(shard, layout.REWARD, schema),
-        terminations=_flag(shard, layout.DONE, schema),
-        truncations=_flag(shard, layout.TRUNCATED, schema),
     )
+    episode.__dict__.update(zip(("chunk_index", "total_chunks", "timestep_range"), schema.chunk, strict=True))
+    for name, flag in schema.flags.items():
+        episode.__dict__[_FIELD_OF[name]] = _flag(shard, name, flag, schema.length)
     for block in schema.unlisted:
         _add_unlisted(episode, shard, block, wanted)
     if wanted is not None:
-        known = {
-            *stored,
-            *layout.EXACT,
-            *(name for spec in schema.channels for name in (spec.id, spec.block)),
-        }
-        known |= {name.partition("/")[2] for name in schema.unlisted}
-        for name in sorted(wanted - known, key=str):
-            raise ValueError(f"no channel {name!r} in {shard.path}.{nearest(str(name), known)}")
+        _check_known(shard, wanted)
     return episode
+
+
+def _check_known(shard: ShardReader, wanted: set[str]) -> None:
+    """Raise ValueError unless the file has all of these ids and blocks."""
+    known = {*shard.table.blocks, *layout.EXACT}
+    known |= {name.partition("/")[2] for name in shard.schema.unlisted}
+    known |= {name for spec in shard.schema.channels for name in (spec.id, spec.block)}
+    for name in sorted(wanted - known, key=str):
+        raise ValueError(f"no channel {name!r} in {shard.path}.{nearest(str(name), known)}")
 
 
 _I64 = tensor_spec("i64")
@@ -531,7 +533,7 @@ _WIDE = {1: ("i8", "u8", 7), 2: ("f16", "i16", 10), 4: ("f32", "i32", 23), 8: ("
 """By bytes per step: what it is, what it is where all values are below two to this power and one is not zero."""
 
 
-def _channel(shard: ShardReader, spec: BlockSpec, length: int) -> Channel:
+def _channel(shard: ShardReader, spec: BlockSpec, key: str, length: int) -> Channel:
     """A channel that `meta/channels` lists."""
     clock = None
     if spec.clock is not None:
@@ -548,7 +550,7 @@ def _channel(shard: ShardReader, spec: BlockSpec, length: int) -> Channel:
         )
     else:  # a writer that never saw a step has nothing to store
         rows = ArrayRows(np.zeros((0, *spec.tensor.shape), spec.tensor.dtype.dtype), spec.tensor)
-    return Channel.over(spec.block.partition("/")[2], rows, clock=clock, about=spec.about)
+    return Channel.over(key, rows, clock=clock, about=spec.about)
 
 
 def _add_unlisted(episode: WShardEpisode, shard: ShardReader, name: str, wanted: set[str] | None) -> None:
@@ -568,22 +570,18 @@ def _add_unlisted(episode: WShardEpisode, shard: ShardReader, name: str, wanted:
         getattr(episode, _FIELD_OF[lane])[key] = Channel.over(key, rows, about=spec.about)
 
 
-def _flag(shard: ShardReader, name: str, schema: EpisodeSchema) -> Channel | None:
+def _flag(shard: ShardReader, name: str, spec: BlockSpec | None, length: int) -> Channel | None:
     """Rewards or flags: in their own block, or exactly as they were in a block beside it."""
-    if name not in schema.flags:
-        return None
-    spec, length = schema.flags[name], schema.length
     if spec is None or spec.block == name:
         size = shard.block(name).raw_size
         if length and not size:
             return None  # one existing writer stores an empty block where there is no reward or done
-        spec = spec or BlockSpec(name, _foreign_flag(shard, name, size), {})
+        spec = spec or BlockSpec(name, _foreign_flag(shard, name, size, length), {})
     return Channel.over(name, _numbers(shard, spec.block, spec.tensor, length), about=spec.about)
 
 
-def _foreign_flag(shard: ShardReader, name: str, size: int) -> TensorSpec:
+def _foreign_flag(shard: ShardReader, name: str, size: int, length: int) -> TensorSpec:
     """One existing writer stores rewards and flags in any dtype and does not state which."""
-    length = shard.schema.length
     plain = tensor_spec("f32" if name == layout.REWARD else "u8")
     if size == plain.row_bytes * length or not length or size % length or size // length not in _WIDE:
         return plain

@@ -5,12 +5,10 @@ SPEC.md explains them. Nothing here reads the data of a block.
 
 from __future__ import annotations
 
-import itertools
-import operator
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from warpdata.bytekit.arrays import align_up
 from warpdata.bytekit.checksum import crc32c, fnv1a64, xxh64
@@ -225,6 +223,10 @@ class Block(NamedTuple):
     content_type: int
 
 
+_new_block: Callable[[tuple[object, ...]], Block] = partial(tuple.__new__, Block)
+"""Half the time of `Block(…)`, for tables of many blocks."""
+
+
 class BlockTable(NamedTuple):
     """The header of a shard and its blocks by name, in the order of the table."""
 
@@ -274,21 +276,22 @@ def parse_table(header: Header, head: memoryview, size: int, *, allow_overlap: b
     """Read the block table from the first `data_section_offset` bytes of a shard."""
     is_checksummed = _check_mark(header, head)
     text = bytes(head[header.string_table_offset : header.data_section_offset])
-    entries = list(ENTRY.iter_unpack(head[TABLE_OFFSET : header.string_table_offset]))
-    columns = zip(*entries, strict=True) if entries else [()] * len(Entry._fields)
-    hashes, starts, lengths, flags, *places = columns
-    offsets, disk_sizes, raw_sizes = places[:3]
-    names = call_cached(_block_names, text, starts, lengths, () if is_checksummed else hashes)
-    codecs: Iterable[str] = itertools.repeat("none")
-    seekable: Iterable[bool] = itertools.repeat(False)
-    if any(flags) or disk_sizes != raw_sizes or max(raw_sizes, default=0) > MAX_BLOCK_BYTES:
-        default = itertools.repeat(header.compression_default)
-        codecs, seekable = zip(*map(_storage, names, flags, disk_sizes, raw_sizes, default), strict=True)
-    rows = zip(names, codecs, seekable, *places[:5], strict=False)
-    blocks = dict(zip(names, map(partial(tuple.__new__, Block), rows), strict=True))
-    ends = [header.data_section_offset, *map(operator.add, offsets, disk_sizes)]
-    is_ordered = all(map(operator.le, ends, offsets)) and ends[-1] <= size
-    if not is_ordered and not allow_overlap:
+    blocks: dict[str, Block] = {}
+    end, is_ordered = header.data_section_offset, True
+    entries = ENTRY.iter_unpack(head[TABLE_OFFSET : header.string_table_offset])
+    for hashed, start, length, flags, offset, disk_size, raw_size, checksum, kind, _ in entries:
+        name = valid_name(text[start : start + length], length)
+        if not is_checksummed and hashed not in (xxh64(name.encode()), fnv1a64(name.encode())):
+            raise CorruptLayoutError("the hash of the name is wrong", block=name)
+        if name in blocks:
+            raise CorruptLayoutError("two blocks have this name", block=name)
+        storage = "none", False
+        if flags or disk_size != raw_size or raw_size > MAX_BLOCK_BYTES:
+            storage = _storage(name, flags, disk_size, raw_size, header.compression_default)
+        is_ordered = is_ordered and offset >= end
+        end = offset + disk_size
+        blocks[name] = _new_block((name, *storage, offset, disk_size, raw_size, checksum, kind))
+    if not allow_overlap and not (is_ordered and end <= size):
         _check_ranges(blocks.values(), header.data_section_offset, size)
     return BlockTable(header, blocks, is_checksummed)
 
@@ -324,30 +327,7 @@ _STORAGE = {flags: (codec, False) for codec, flags in ENTRY_FLAGS.items()}
 _STORAGE |= {ENTRY_FLAGS["zstd"] | ENTRY_SEEKABLE: ("zstd", True), ENTRY_COMPRESSED: ("", False)}
 
 
-_SHARED_BYTES = 256 << 10
-
-
-def call_cached(read: Any, *args: Sequence[Any]) -> Any:
-    """Call a cached reader: the files of one recorder have the same texts and names. Long ones are not kept."""
-    return (read if sum(map(len, args)) <= _SHARED_BYTES else read.__wrapped__)(*args)
-
-
-@lru_cache(maxsize=64)
-def _block_names(
-    text: bytes, starts: Sequence[int], lengths: Sequence[int], hashes: Sequence[int]
-) -> tuple[str, ...]:
-    """The names in the table of names, compared with their hashes if any are given."""
-    names: dict[str, None] = {}
-    for index, (start, length) in enumerate(zip(starts, lengths, strict=True)):
-        name = valid_name(text[start : start + length], length)
-        if hashes and hashes[index] not in (xxh64(name.encode()), fnv1a64(name.encode())):
-            raise CorruptLayoutError("the hash of the name is wrong", block=name)
-        if name in names:
-            raise CorruptLayoutError("two blocks have this name", block=name)
-        names[name] = None
-    return tuple(names)
-
-
+@lru_cache(maxsize=1024)
 def valid_name(raw: bytes, size: int) -> str:
     """The block name in these bytes."""
     if len(raw) != size:

@@ -76,7 +76,7 @@ class ShardReader(Reopens):
     def __init__(
         self, reader: RangeReader, *, verify: Verify = "block", table: BlockTable | None = None
     ) -> None:
-        if not isinstance(verify, bool):
+        if verify != "block" and not isinstance(verify, bool):
             require_word("verify", verify, ("block", "window"))
         self.range_reader = reader
         self._verify = verify

@@ -14,7 +14,6 @@ from warpdata.bytekit.arrays import DType, dtype_named
 from warpdata.bytekit.jsontext import parse_json_object
 from warpdata.errors import CorruptLayoutError, FormatError, add_path, require_word
 from warpdata.formats.wshard import layout
-from warpdata.formats.wshard.layout import call_cached
 
 if TYPE_CHECKING:
     from warpdata.formats.wshard.reader import ShardReader
@@ -145,7 +144,7 @@ def read_schema(shard: ShardReader) -> EpisodeSchema:
     block, stored = layout.META_WSHARD, shard.table.blocks
     try:
         wshard = bytes(shard.view(block)) if block in stored else b"{}"
-        stated = call_cached(_read_stated, wshard)
+        stated = _call_cached(_read_stated, wshard)
         block = layout.META_EPISODE
         episode = parse_json_object(_required(shard, block))
         length = _length(episode, shard)
@@ -155,7 +154,7 @@ def read_schema(shard: ShardReader) -> EpisodeSchema:
         metadata = _object(episode.get("metadata"))
         about: dict[str, Any] = {key: episode[key] for key in episode if key not in EPISODE_KEYS}
         block = layout.META_CHANNELS
-        listed = call_cached(_read_listed, bytes(_required(shard, block)), wshard, tuple(stored))
+        listed = _call_cached(_read_listed, bytes(_required(shard, block)), wshard, tuple(stored))
         block = layout.META_MODELS
         models = _list(parse_json_object(shard.view(block)).get("models", [])) if block in stored else []
     except FormatError as error:
@@ -192,6 +191,14 @@ def _read_stated(text: bytes) -> _Stated:
             place = name if fits_own_block(name, tensor.dtype) else layout.EXACT[name]
             exact[name] = BlockSpec(place, tensor, _object(entry.get("about")))
     return _Stated(meta.get("timebase"), lanes, exact, frozenset(map(str, _list(meta.get("absent", [])))))
+
+
+_SHARED_BYTES = 256 << 10
+
+
+def _call_cached(read: Any, *args: Sequence[Any]) -> Any:
+    """Call a cached reader: the files of one recorder have the same texts and names. Long ones are not kept."""
+    return (read if sum(map(len, args)) <= _SHARED_BYTES else read.__wrapped__)(*args)
 
 
 _Listed = tuple[tuple[BlockSpec, ...], dict[str, BlockSpec | None], tuple[str, ...]]
