@@ -37,7 +37,7 @@ class TestMapped(RowSourceContract):
         with self.open(paths, prefetch_bytes=1 << 16) as source:
             source.next_batch()
             os.truncate(paths[0], 5000)
-            with pytest.raises(TruncatedError, match="truncated"):
+            with pytest.raises(TruncatedError, match="now ends at"):
                 list(source)
 
     @pytest.mark.parametrize("dtype", ["float64", "float32"])

@@ -8,7 +8,6 @@ import sys
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
@@ -19,9 +18,9 @@ from warpdata.bytekit.io.files import FileRangeReader
 from warpdata.bytekit.io.ranges import FolderReader, RangeReader, retry_damaged
 from warpdata.bytekit.memory import RecycledArrays
 from warpdata.bytekit.process.forks import Reopens
-from warpdata.bytekit.process.threads import ThreadPool, map_in_threads
+from warpdata.bytekit.process.threads import map_in_threads
 from warpdata.corpora import shards as shard_sets
-from warpdata.corpora.rows import RowBatch, Rows, check_out, decode_rows, output_dtype
+from warpdata.corpora.rows import RowBatch, Rows, check_out, output_dtype
 from warpdata.corpora.shards import ShardSet, bf16_shards, join_recorded, join_shards
 from warpdata.corpora.shuffled import ShuffledRows, ShuffleKeywords, torch_dataset
 from warpdata.corpora.spans import (
@@ -45,8 +44,6 @@ if TYPE_CHECKING:
 
 SPAN_BYTES = 4 << 20
 HEADER_THREADS = 8
-_PART_BYTES = 1 << 19
-"""Of decoded rows, what a thread does at a time."""
 
 
 @suggests
@@ -95,7 +92,6 @@ class FixedOrderSource(Reopens, ABC):
         self._firsts = shards.first_rows()
         self._rows = self.open_rows(in_order=True)
         self._arrays = RecycledArrays()
-        self._helper = ThreadPool(1, "warp-decode")
         per_span = max(1, min(SPAN_BYTES, self.options.prefetch_bytes) // max(1, shards.row_bytes))
         run_rows = shards.run_rows
         self._span_rows = max(1, per_span // run_rows) * run_rows if run_rows else per_span
@@ -152,27 +148,11 @@ class FixedOrderSource(Reopens, ABC):
             done = 0
             while done < take:
                 span = self._enter(shard, row + done)
-                stored = self._rows.read(span)[row + done - span.start :][: take - done]
-                self._decode(stored, rows[done : done + len(stored)])
-                done += len(stored)
+                part = rows[done : span.end - row]
+                self._rows.read_into(span, row + done, part)
+                done += len(part)
         self._id = first + take
         return RowBatch(rows, np.arange(first, self._id, dtype=np.uint64))
-
-    def _decode(self, stored: Rows, out: Rows) -> None:
-        """Fill `out` with the values of stored rows: of many rows in parts, by a second thread too if it has time."""
-        size = max(1, _PART_BYTES // max(1, out[:1].nbytes))
-        parts = deque(slice(start, start + size) for start in range(0, len(out), size))
-
-        def work() -> None:
-            while parts:
-                with suppress(IndexError):  # the other thread took the last one
-                    part = parts.popleft()
-                    decode_rows(stored[part], out[part], self.shards.dtype)
-
-        other = self._helper.submit(work) if len(parts) > 2 else None
-        work()
-        if other is not None and not other.cancel():
-            other.result()
 
     def _view(self, span: RowSpan) -> Rows:
         """A view of the next rows; the pages of the previous ones are released."""
@@ -235,7 +215,6 @@ class FixedOrderSource(Reopens, ABC):
         """Stop prefetching and free files and buffers."""
         self._drop_ahead()
         self._rows.close()
-        self._helper.close()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {self.total_rows} rows x {self.width} {self.shards.dtype}>"

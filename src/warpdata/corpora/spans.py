@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import time
 from abc import ABC, abstractmethod
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
@@ -17,10 +18,11 @@ from warpdata.bytekit.arrays import byte_view
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.io.files import MmapRangeReader
 from warpdata.bytekit.io.ranges import RangeReader, retry_damaged
+from warpdata.bytekit.memory import RecycledArrays
 from warpdata.bytekit.process import system
 from warpdata.bytekit.process.forks import PerProcess
 from warpdata.bytekit.process.threads import ThreadPool
-from warpdata.corpora.rows import Rows, raw_dtype
+from warpdata.corpora.rows import Rows, decode_rows, raw_dtype
 from warpdata.corpora.shards import ShardSet
 from warpdata.errors import ChecksumError, UnavailableError
 from warpdata.formats.gamsae.shard import ShardInfo
@@ -29,6 +31,10 @@ MAX_OPEN_FILES = 32
 STORE_READERS = 8
 RETRIES = 4
 BACKOFF_S = 0.05
+_COPY_BYTES = 512 << 10
+"""What a thread copies at a time: it stays in the cache of a processor until it is decoded."""
+_FEW_PARTS = 4
+"""So many are copied before another thread would begin."""
 
 
 class RowSpan(NamedTuple):
@@ -64,18 +70,27 @@ class ShardRows(ABC):
     def read(self, span: RowSpan) -> Rows:
         """The stored rows of a span, checked, valid until it is released."""
 
+    def read_into(self, span: RowSpan, first: int, out: Rows) -> None:
+        """Fill `out` with the values of rows of a span from `first` on."""
+        decode_rows(self.read(span)[first - span.start :][: len(out)], out, self._infos[span.shard].dtype)
+
     def _read_checked(self, span: RowSpan, load: Callable[[RowSpan], Rows]) -> Rows:
         """The rows of a span; if some of its runs are unchecked, all of their rows are loaded and checked."""
         whole, rows_per_run = span, self._run_rows
-        if self._crcs is not None and span.start < span.end:
-            first, last = span.start // rows_per_run, -(-span.end // rows_per_run)
-            if not self._checked[span.shard][first:last].all():
-                end = min(last * rows_per_run, self._infos[span.shard].n_rows)
-                whole = RowSpan(span.shard, first * rows_per_run, end)
+        if not self._is_checked(span):
+            end = min(-(-span.end // rows_per_run) * rows_per_run, self._infos[span.shard].n_rows)
+            whole = RowSpan(span.shard, span.start // rows_per_run * rows_per_run, end)
         rows = load(whole)
         if whole is not span:
             self._check(whole, rows)
         return rows[span.start - whole.start : span.end - whole.start]
+
+    def _is_checked(self, span: RowSpan) -> bool:
+        """Whether no run of a span is to be checked any more."""
+        if self._crcs is None or span.start == span.end:
+            return True
+        runs = slice(span.start // self._run_rows, -(-span.end // self._run_rows))
+        return bool(self._checked[span.shard][runs].all())
 
     def _check(self, span: RowSpan, rows: Rows) -> None:
         """Compare whole runs with their CRC-32C and remember those that match."""
@@ -95,18 +110,25 @@ class ShardRows(ABC):
 
 
 class MappedSpans(ShardRows):
-    """Spans as views of memory mappings; the page cache holds what was prefetched."""
+    """Spans of local files: as views of memory mappings, or copied by positioned reads, which cost no page faults."""
 
     def __init__(self, shards: ShardSet, *, verify: bool) -> None:
         super().__init__(shards, verify=verify)
         self._open: OrderedDict[int, tuple[MmapRangeReader, Rows]] = OrderedDict()
+        self._arrays = RecycledArrays()
+        self._helper = ThreadPool(1, "warp-copy")
 
     def read(self, span: RowSpan) -> Rows:
         """A view of the mapping; a truncated file is an error, not a signal."""
         return self._read_checked(span, self._view)
 
     def _view(self, span: RowSpan) -> Rows:
-        info, mapped = self._infos[span.shard], self._open.pop(span.shard, None)
+        reader, rows = self._mapped(span.shard)
+        reader.check_not_truncated()
+        return rows[span.start : span.end]
+
+    def _mapped(self, shard: int) -> tuple[MmapRangeReader, Rows]:
+        info, mapped = self._infos[shard], self._open.pop(shard, None)
         if mapped is None:
             if len(self._open) >= MAX_OPEN_FILES:
                 self._open.popitem(last=False)
@@ -114,9 +136,35 @@ class MappedSpans(ShardRows):
             data = reader.read(info.data_offset, info.row_offset(info.n_rows))
             rows = np.frombuffer(data, raw_dtype(info.dtype)).reshape(info.n_rows, info.width)
             mapped = reader, rows
-        self._open[span.shard] = mapped
-        mapped[0].check_not_truncated()
-        return mapped[1][span.start : span.end]
+        self._open[shard] = mapped
+        return mapped
+
+    def read_into(self, span: RowSpan, first: int, out: Rows) -> None:
+        """Fill `out` with the values of rows of a span from `first` on; of many rows a second thread copies some."""
+        if not self._is_checked(span):
+            self.read(span)
+            self.release(span)
+        reader, info = self._mapped(span.shard)[0], self._infos[span.shard]
+        count = max(1, min(len(out), _COPY_BYTES // max(1, info.row_bytes)))
+        parts = deque(range(0, len(out), count))
+
+        def copy() -> None:
+            is_direct = out.dtype == info.dtype.dtype and out.flags.c_contiguous
+            shape = (0 if is_direct else count, info.width)
+            scratch = self._arrays.empty(shape, raw_dtype(info.dtype))
+            while parts:
+                with suppress(IndexError):  # the other thread took the last one
+                    start = parts.popleft()
+                    part = out[start : start + count]
+                    rows = part if is_direct else scratch[: len(part)]
+                    reader.read_into(info.row_offset(first + start), byte_view(rows))
+                    if not is_direct:
+                        decode_rows(rows, part, info.dtype)
+
+        other = self._helper.submit(copy) if len(parts) > _FEW_PARTS else None
+        copy()
+        if other is not None and not other.cancel():
+            other.result()
 
     def prefetch(self, span: RowSpan) -> None:
         """Ask the system to read the span into the page cache."""
@@ -131,6 +179,7 @@ class MappedSpans(ShardRows):
     def close(self) -> None:
         """Drop the mappings; one with a view left lives as long as the view."""
         self._open.clear()
+        self._helper.close()
 
 
 def _will_read(info: ShardInfo, span: RowSpan) -> None:

@@ -207,9 +207,13 @@ def _write_some(fd: int, views: list[memoryview], offset: int) -> int:
 
 
 def will_read(fd: int, start: int, size_bytes: int) -> None:
-    """These bytes are needed soon."""
-    if hasattr(os, "posix_fadvise"):
-        os.posix_fadvise(fd, start, size_bytes, os.POSIX_FADV_WILLNEED)
+    """These bytes are needed soon; the advice costs a look at every page, and is left out if the last is in memory."""
+    if not hasattr(os, "posix_fadvise"):
+        return
+    with contextlib.suppress(OSError, AttributeError):  # the page would have to be read
+        if os.preadv(fd, [bytearray(1)], start + size_bytes - 1, os.RWF_NOWAIT):
+            return
+    os.posix_fadvise(fd, start, size_bytes, os.POSIX_FADV_WILLNEED)
 
 
 # ---- mappings ----------------------------------------------------------------------------------------------
