@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import time
 from abc import ABC, abstractmethod
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
@@ -31,10 +30,8 @@ MAX_OPEN_FILES = 32
 STORE_READERS = 8
 RETRIES = 4
 BACKOFF_S = 0.05
-_COPY_BYTES = 512 << 10
-"""What a thread copies at a time: it stays in the cache of a processor until it is decoded."""
-_FEW_PARTS = 4
-"""So many are copied before another thread would begin."""
+_SCRATCH_BYTES = 1 << 20
+"""Rows that are decoded at a time: they stay in the cache of a processor."""
 
 
 class RowSpan(NamedTuple):
@@ -116,7 +113,6 @@ class MappedSpans(ShardRows):
         super().__init__(shards, verify=verify)
         self._open: OrderedDict[int, tuple[MmapRangeReader, Rows]] = OrderedDict()
         self._arrays = RecycledArrays()
-        self._helper = ThreadPool(1, "warp-copy")
 
     def read(self, span: RowSpan) -> Rows:
         """A view of the mapping; a truncated file is an error, not a signal."""
@@ -140,31 +136,21 @@ class MappedSpans(ShardRows):
         return mapped
 
     def read_into(self, span: RowSpan, first: int, out: Rows) -> None:
-        """Fill `out` with the values of rows of a span from `first` on; of many rows a second thread copies some."""
+        """Fill `out` with the values of rows of a span from `first` on."""
         if not self._is_checked(span):
             self.read(span)
             self.release(span)
         reader, info = self._mapped(span.shard)[0], self._infos[span.shard]
-        count = max(1, min(len(out), _COPY_BYTES // max(1, info.row_bytes)))
-        parts = deque(range(0, len(out), count))
-
-        def copy() -> None:
-            is_direct = out.dtype == info.dtype.dtype and out.flags.c_contiguous
-            shape = (0 if is_direct else count, info.width)
-            scratch = self._arrays.empty(shape, raw_dtype(info.dtype))
-            while parts:
-                with suppress(IndexError):  # the other thread took the last one
-                    start = parts.popleft()
-                    part = out[start : start + count]
-                    rows = part if is_direct else scratch[: len(part)]
-                    reader.read_into(info.row_offset(first + start), byte_view(rows))
-                    if not is_direct:
-                        decode_rows(rows, part, info.dtype)
-
-        other = self._helper.submit(copy) if len(parts) > _FEW_PARTS else None
-        copy()
-        if other is not None and not other.cancel():
-            other.result()
+        if out.dtype == info.dtype.dtype and out.flags.c_contiguous:
+            reader.read_into(info.row_offset(first), byte_view(out))
+            return
+        count = max(1, min(len(out), _SCRATCH_BYTES // max(1, info.row_bytes)))
+        scratch = self._arrays.empty((count, info.width), raw_dtype(info.dtype))
+        for start in range(0, len(out), count):
+            part = out[start : start + count]
+            rows = scratch[: len(part)]
+            reader.read_into(info.row_offset(first + start), byte_view(rows))
+            decode_rows(rows, part, info.dtype)
 
     def prefetch(self, span: RowSpan) -> None:
         """Ask the system to read the span into the page cache."""
@@ -179,7 +165,6 @@ class MappedSpans(ShardRows):
     def close(self) -> None:
         """Drop the mappings; one with a view left lives as long as the view."""
         self._open.clear()
-        self._helper.close()
 
 
 def _will_read(info: ShardInfo, span: RowSpan) -> None:
