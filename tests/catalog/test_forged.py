@@ -260,8 +260,10 @@ READS: dict[str, Callable[[wd.Dataset], object]] = {
 
 
 @pytest.mark.parametrize("read", list(READS))
-@pytest.mark.parametrize("rows", [4, 6, (1 << 53) - 1])
+@pytest.mark.parametrize("rows", [0, 4, 6, (1 << 53) - 1])
 def test_another_number_of_rows_than_the_shard_has(tmp_path: Path, rows: int, read: str) -> None:
+    if (rows, read) == (0, "take"):
+        pytest.skip("no row can be named")
     forge(tmp_path, lambda raw: raw["tables"]["main"]["shards"][0].update(row_count=rows))
     with (
         wd.dataset("ws/x", catalog=tmp_path) as ds,

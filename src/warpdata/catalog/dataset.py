@@ -465,8 +465,7 @@ class Dataset:
     def open_stream(self, table: Table, request: StreamRequest, *, bound: bool = False) -> BatchStream:
         """A stream over a view of a table; `bound` turns bound columns into references."""
         self._check_open()
-        if request.shuffle:
-            table.files.check_dense_shards()
+        table.files.check_row_counts(is_shuffled=bool(request.shuffle))
         stream = self.streams.batches(table, request)
         types = table.ref_types() if bound else {}
         return ChangedStream(stream, lambda batch: bound_batch(batch, types)) if types else stream
