@@ -261,6 +261,25 @@ def test_what_is_published_is_what_was_given(odd: wd.Dataset) -> None:
         assert str(found[name].to_pylist()) == str(pa.chunked_array([column]).to_pylist()), name
 
 
+def test_types_stay_but_for_those_that_the_docs_name(tmp_path: Path) -> None:
+    milliseconds = {
+        pa.date64(): pa.date32(),
+        pa.timestamp("s"): pa.timestamp("ms"),
+        pa.timestamp("s", "UTC"): pa.timestamp("ms", "UTC"),
+        pa.time32("s"): pa.time32("ms"),
+    }
+    kinds = [
+        *milliseconds, pa.date32(), pa.timestamp("us"), pa.time64("ns"), pa.duration("s"), pa.large_string(),
+        pa.string_view(), pa.large_binary(), pa.binary_view(), pa.float16(), pa.uint64(), pa.decimal128(5, 2),
+        pa.large_list(pa.int8()), pa.list_view(pa.int8()), pa.dictionary(pa.int8(), pa.string()), pa.null(),
+    ]  # fmt: skip
+    given = pa.table({str(number): pa.nulls(1, kind) for number, kind in enumerate(kinds)})
+    with wd.DatasetBuilder("ws/x", catalog=tmp_path) as builder:
+        builder.add_table("main", given).publish()
+    with wd.dataset("ws/x", catalog=tmp_path) as ds:
+        assert ds.table().schema().types == [milliseconds.get(kind, kind) for kind in kinds]
+
+
 def test_what_an_older_arrow_cannot_read_is_no_damage(
     odd: wd.Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
