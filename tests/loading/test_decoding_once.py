@@ -12,7 +12,7 @@ import pytest
 import warpdata as wd
 from warpdata.bytekit import codec
 from warpdata.bytekit.checksum import crc32c
-from warpdata.bytekit.lazy import DEFAULT_BYTES
+from warpdata.bytekit.lazy import BLOCK_CACHE, DEFAULT_BYTES
 from warpdata.bytekit.memory import RecycledArrays
 from warpdata.bytekit.process.threads import ReadAhead
 from warpdata.episodes.forms.content import stated_content
@@ -162,6 +162,25 @@ def test_a_shuffled_epoch_decodes_every_block_once(tmp_path: Path, fed) -> None:
     assert len(fed) <= 200 + 10 * blocks, (
         "frames before a block, back to its keyframe, are decoded again at most"
     )
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_blocks_that_were_read_make_room_for_the_next(tmp_path: Path, fed, monkeypatch, threads: int) -> None:
+    episode = recorded(tmp_path / "root", film(384, 24, 32), gop_size=8)
+    image_bytes = 12 * 16 * 3
+    monkeypatch.setattr("warpdata.loading.source.IMAGES_BYTES", 128 * image_bytes)  # 16 blocks of 8 in play
+    windows = wd.Windows([episode], {"image": wd.Field("cam", size=(12, 16))}, anchor="cam")
+    loader = wd.Loader(windows, 32, seed=1, threads=threads)
+    assert loader._order.block_rows(0) == 8
+    wd.keep_decoded(128 * image_bytes * 5 // 4)
+    before = BLOCK_CACHE.held_bytes
+    try:
+        for _ in range(2):
+            assert sum(batch.size for batch in loader) == 384
+    finally:
+        wd.keep_decoded(DEFAULT_BYTES)
+    assert len(fed) == 2 * 384, "every block is decoded once in an epoch"
+    assert BLOCK_CACHE.held_bytes <= before, "a block goes after its last sample"
 
 
 def test_recycled_memory_is_not_seen_by_what_was_kept() -> None:

@@ -118,6 +118,15 @@ class BlockCache:
             self._bytes += block.nbytes
             self._trim()
 
+    def drop(self, owner: int, name: Hashable) -> None:
+        """Drop a block that is not needed any more."""
+        with self._lock:
+            self._bury()
+            block = self._blocks.pop((owner, name), None)
+            if block is not None:
+                self._names[owner].discard(name)
+                self._bytes -= block.nbytes
+
     def forget(self, owner: int) -> None:
         """Drop the blocks of a reader that is gone; safe to call from a finaliser."""
         # The collector may run in the middle of any method above, where waiting for the lock would be for ever.

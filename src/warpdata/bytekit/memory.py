@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import mmap
 import weakref
@@ -17,11 +18,13 @@ _LARGE_BYTES, _HUGE_BYTES = 1 << 18, 1 << 22
 
 
 class RecycledArrays:
-    """Large arrays whose memory is used again once nothing refers to them: new memory costs a fault per page."""
+    """Large arrays whose memory is used again once nothing refers to them: new memory costs a fault per page.
 
-    def __init__(self, most_free: int = 8) -> None:
-        """`most_free` bounds the unused parts of memory that are kept."""
-        self._free: deque[mmap.mmap] = deque(maxlen=most_free)
+    Memory that does not fit is released before more is taken: no more is held than was in use at one time.
+    """
+
+    def __init__(self) -> None:
+        self._free: deque[mmap.mmap] = deque()
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
         """An array of any content."""
@@ -42,15 +45,16 @@ class RecycledArrays:
 
     def _take(self, size: int) -> mmap.mmap | None:
         """Free memory of about a size. Threads may call it at once: what one has taken out no other sees."""
-        for _ in range(len(self._free)):
-            try:
+        released = 0
+        with contextlib.suppress(IndexError):  # nothing is free
+            for _ in range(len(self._free)):
                 memory = self._free.pop()
-            except IndexError:
-                return None
-            if size <= len(memory) <= 2 * size:
-                return memory
-            self._free.appendleft(memory)
+                if size <= len(memory) <= 2 * size:
+                    return memory
+                self._free.appendleft(memory)
+            while released < size:
+                released += len(self._free.popleft())
         return None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (RecycledArrays, (self._free.maxlen,))
+        return (RecycledArrays, ())

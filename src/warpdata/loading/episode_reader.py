@@ -17,7 +17,7 @@ from warpdata.bytekit.memory import RecycledArrays
 from warpdata.bytekit.process.locks import ThreadLock
 from warpdata.episodes.sources.cameras import ImageRequest, VideoSignal, empty_images
 from warpdata.errors import BlobNotFoundError, FormatError, SchemaMismatchError, WarpError
-from warpdata.formats.episodedir.video import Picture, scale_image
+from warpdata.formats.episodedir.video import Picture, planes_shape, scale_image
 from warpdata.loading.alignment import Aligned, Anchors, Bools, Clock, Int64s
 from warpdata.loading.field import Field, FieldRows, FieldSchema, check_same, find_schema, signal_named
 from warpdata.loading.images import is_encoded, read_images, scale_values
@@ -53,6 +53,8 @@ class SampleBlock(NamedTuple):
     """Which of the samples that are read are in it."""
     anchors: Callable[[], Int64s]
     """The anchors of all its samples in the episode."""
+    is_shared: bool
+    """Whether other calls read others of its samples."""
 
 
 class FieldOut:
@@ -344,6 +346,8 @@ class _BlockImages(NamedTuple):
     records: dict[str, Int64s]
     images: dict[str, NDArray[Any] | list[Picture]]
     nbytes: int
+    unused: list[int]
+    """One item for each sample of the block that was not read yet."""
 
 
 class CameraReader:
@@ -393,6 +397,11 @@ class CameraReader:
                 kept = found[block.key]
                 rows = kept.records[name].searchsorted(aligned.positions[block.members])
                 _copy_images(field, kept.images[name], rows, places[block.members], target.values)
+        for block in blocks:
+            unused = found[block.key].unused
+            del unused[: len(block.members)]
+            if block.is_shared and not unused:  # an epoch has every sample once
+                BLOCK_CACHE.drop(self._owner, block.key)
         timings["copy"] += perf_counter() - began
         return True
 
@@ -415,7 +424,7 @@ class CameraReader:
                 name: np.unique(field.rows.aligned(anchors).positions) for name, field in self.fields.items()
             }
             nbytes = sum(len(records[name]) * field.schema.row_bytes for name, field in self.fields.items())
-            made[block.key] = new = _BlockImages(records, {}, nbytes)
+            made[block.key] = new = _BlockImages(records, {}, nbytes, [0] * len(anchors))
             for name, field in self.fields.items():
                 requests += self._place(new, name, field.schema, [each for each in recent if each])
         if any(len(request.records) for request in requests):
@@ -434,7 +443,8 @@ class CameraReader:
         if schema.view is None and schema.rows == 1:
             pictures: list[Any] = [None] * len(records)
             new.images[name] = pictures
-            return [ImageRequest(records, None, pictures, self._arrays)]
+            planes = self._arrays.empty((len(records), *planes_shape(shape)), np.dtype(np.uint8))
+            return [ImageRequest(records, None, pictures, planes)]
         new.images[name] = memory = self._arrays.empty((len(records), *shape), schema.stored_dtype)
         is_missing = np.ones(len(records), np.bool_)
         for other in recent:

@@ -254,7 +254,7 @@ class Windows(RowSource):
         self._next: dict[int, int] = {}
         """With follow: episodes of which all samples are known, and the first anchor that is not yet a sample."""
         self._damage: dict[int, str | None] = {}
-        self._arrays, self._images = RecycledArrays(), RecycledArrays(most_free=64)
+        self._arrays, self._images = RecycledArrays(), RecycledArrays()
         self._begin()
         _ = self.schema  # unknown names are refused here
         if not follow:
@@ -598,7 +598,7 @@ class Windows(RowSource):
     def _blocks(self, samples: Int64s, anchors: Int64s, position: int, block_rows: int) -> list[SampleBlock]:
         """The blocks of samples of one episode; blocks of one sample are decoded together."""
         if block_rows == 1:
-            return [SampleBlock(anchors.tobytes(), np.arange(len(anchors)), lambda: anchors)]
+            return [SampleBlock(anchors.tobytes(), np.arange(len(anchors)), lambda: anchors, False)]
 
         def anchors_of(number: int) -> Int64s:
             first = number * block_rows
@@ -607,7 +607,7 @@ class Windows(RowSource):
 
         numbers = samples // block_rows
         return [
-            SampleBlock(number, np.flatnonzero(numbers == number), partial(anchors_of, number))
+            SampleBlock(number, np.flatnonzero(numbers == number), partial(anchors_of, number), True)
             for number in np.unique(numbers).tolist()
         ]
 

@@ -22,7 +22,6 @@ from warpdata.bytekit.arrays import dtype_named, dtype_of, read_only
 from warpdata.bytekit.io.files import FileRangeReader
 from warpdata.bytekit.io.ranges import FolderReader, RangeReader, open_buffered
 from warpdata.bytekit.lazy import cached_property
-from warpdata.bytekit.memory import RecycledArrays
 from warpdata.bytekit.process import system
 from warpdata.bytekit.process.forks import Reopens, run_in_child
 from warpdata.errors import CorruptLayoutError, TruncatedError
@@ -66,7 +65,7 @@ class ImageRequest(NamedTuple):
     view: ImageView | None
     out: NDArray[Any] | list[Picture]
     """Images, or a list that gets the pictures to write them from later; only of whole images of an encoded camera."""
-    arrays: RecycledArrays = RecycledArrays()
+    planes: NDArray[np.uint8] | None = None
     """Memory for such pictures."""
 
 
@@ -322,7 +321,9 @@ class VideoSignal(StoredSignal):
         def use(place: int, picture: Picture) -> None:
             request, row = places[place]
             if isinstance(request.out, list):
-                request.out[row] = keep_picture(picture, request.arrays)
+                request.out[row] = (
+                    picture if request.planes is None else keep_picture(picture, request.planes[row])
+                )
             else:
                 picture.write(request.out[row], request.view)
 

@@ -10,15 +10,14 @@ import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.memory import RecycledArrays
 from warpdata.bytekit.process.system import kept_scheduling
 from warpdata.errors import CorruptLayoutError, FormatError, MissingExtraError
 from warpdata.formats.episodedir.images import ENCODERS, FrameShape, Stream, VideoOptions, choose_codec
@@ -229,15 +228,19 @@ class VideoPicture:
             scale_array(pixels.reshape(shape.shape), view, out)
 
 
-def keep_picture(picture: Picture, arrays: RecycledArrays) -> Picture:
-    """A picture in memory of its own: decoders would need more of theirs for each that is kept."""
+def planes_shape(shape: Sequence[int]) -> tuple[int, int]:
+    """The shape of the planes of an image of a height and width with halved colours."""
+    return -(-shape[0] // 2) * 3, -(-shape[1] // 2) * 2
+
+
+def keep_picture(picture: Picture, planes: NDArray[np.uint8]) -> Picture:
+    """A picture in memory outside its decoder, which would need more for each that is kept."""
     if not isinstance(picture, VideoPicture) or picture.frame.format.name not in _HALVED:
         return picture
     height, width = picture.frame.height, picture.frame.width
-    if height % 2 or width % 2:
+    if planes.shape != (height * 3 // 2, width):
         return picture
-    planes = arrays.empty((height * 3 // 2, width), np.dtype(np.uint8))
-    return replace(picture, frame=_copy_planes(picture.frame, Box(0, 0, height, width), planes))
+    return VideoPicture(_copy_planes(picture.frame, Box(0, 0, height, width), planes), picture.shape)
 
 
 _HALVED = ("yuv420p", "yuvj420p")
