@@ -312,6 +312,13 @@ def test_episodes_with_other_signals_are_told(tmp_path: Path) -> None:
     assert "signals=" in str(error.value.hint)
 
 
+def moments_of(store: VectorStore) -> dict[tuple[Any, Any], list[float]]:
+    """The vector of each episode and step."""
+    rows = store.metadata(store.ids, ["episode_id", "step"])
+    named = zip(rows, store.get(store.ids).tolist(), strict=True)
+    return {(row["episode_id"], row["step"]): vector for row, vector in named}
+
+
 def test_published_vectors_are_a_part_of_a_new_version(tmp_path: Path) -> None:
     catalog = tmp_path / "catalog"
     with wd.DatasetBuilder("lab/arm", catalog=catalog) as builder:
@@ -322,6 +329,8 @@ def test_published_vectors_are_a_part_of_a_new_version(tmp_path: Path) -> None:
     with wd.dataset("lab/arm", catalog=catalog) as after:
         assert after.version == made.version
         assert after.artifact("vectors-joints").kind == "vector_index"
+        held = after.artifact("vectors-joints").shard_reader(0)
+        published = bytes(held.read(0, held.size))
         with after.vectors("vectors-joints") as store:
             row = store.metadata(store.search(store.get([30])[0], k=1)[0])[0]
         assert row["step"] == int(np.round(row["ts_ns"] / STEP_NS))
@@ -336,9 +345,12 @@ def test_published_vectors_are_a_part_of_a_new_version(tmp_path: Path) -> None:
     grown = wd.embed("lab/arm", embed_joints, name="joints", catalog=catalog)
     assert (grown.computed, grown.reused) == (1, 3)
     aside = wd.embed("lab/arm", embed_joints, catalog=catalog, output=tmp_path / "x.rvf")
-    with wd.dataset("lab/arm", catalog=catalog) as now:
+    with wd.dataset("lab/arm", catalog=catalog) as now, wd.open_vectors(aside.path) as fresh:
         reader = now.artifact("vectors-joints").shard_reader(0)
-        assert reader.read(0, reader.size) == Path(aside.path).read_bytes()
+        assert bytes(reader.read(0, len(published))) == published, "the new episode is behind the others"
+        with now.vectors("vectors-joints") as store:
+            assert not store.verify()
+            assert moments_of(store) == moments_of(fresh)
     with pytest.raises(ConflictError, match="other vectors"):
         wd.embed("lab/arm", "state", name="joints", catalog=catalog)
 

@@ -14,7 +14,7 @@ from uuid import UUID
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from warpdata.bytekit.io.commit import check_free, remove_temps_of
+from warpdata.bytekit.io.commit import check_free, commit_file, remove_temps_of
 from warpdata.bytekit.io.files import FileRangeReader, real_path
 from warpdata.bytekit.io.ranges import RangeReader
 from warpdata.bytekit.process.forks import PerProcess, Reopens
@@ -68,6 +68,7 @@ Where = str | Sequence[int | str | UUID] | NDArray[np.integer]
 _COMPRESSIONS = ("none", "lz4", "zstd")
 _MAX_HOT_SHARE = 0.05
 _WORTH_KEEPING = 256
+_COPIED_BYTES = 8 << 20
 ABSORBED_ROWS, ABSORBED_SHARE = 1024, 0.01
 """Once so many rows, and such a share of the indexed ones, are behind the graph, they are added to it."""
 DEAD_BYTES, DEAD_SHARE = 64 << 20, 0.5
@@ -764,6 +765,13 @@ class VectorStore(Reopens):
                 return export_rows(
                     target, self._content, self._live_rows(), nodes, dialect, overwrite=overwrite
                 )
+
+    def copy_to(self, path: str | os.PathLike[str]) -> None:
+        """Copy the bytes of this state to a new file; one that exists is a ConflictError."""
+        with self._turn, commit_file(real_path(path)) as out:
+            end = self._content.snapshot.end
+            for start in range(0, end, _COPIED_BYTES):
+                out.write(self._reader.read(start, min(end, start + _COPIED_BYTES)))
 
     def close(self) -> None:
         """Close the store and let another writer in."""

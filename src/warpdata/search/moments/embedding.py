@@ -245,30 +245,35 @@ class EmbedRun:
     def write(self, path: Path, *, overwrite: bool) -> tuple[int, int, str | None]:
         """Write the file, in the order of the episodes; how many vectors, of how many numbers, and their index.
 
-        An earlier file of this path is changed where it is: one new episode costs one episode.
+        An earlier file is changed where it is, or in a copy at `path`: one new episode costs one episode.
         """
         dims: dict[int, str] = {}
         notes = self._job.notes | self._channel_note()
         notes |= {SCALE: self._scale.to_text()} if self._scale.numbers else {}
-        if self._store is not None and self._store.stats()["path"] == os.path.realpath(path):
-            dims[self._store.dim] = "an episode embedded before"
-            dropped = set(self._held) - set(self._names)
-            gone = [vector_id for name in dropped for vector_id in self._held[name]]
-            with VectorStore.open(path, mode="a") as store:
-                for vectors, rows in self._batches(dims, sorted(self._parts)):
-                    store.replace(gone, vectors, rows, notes)
-                    gone = []
-                store.delete(gone)
-                kind = self._job.index_kind(len(store), store.dim)
-                if kind is not None and kind != store.stats()["index"]:
-                    store.build_index(kind)
-                return len(store), store.dim, store.stats()["index"]
-        batches = self._batches(dims, range(len(self._names)))
-        count = write_vectors(path, batches, overwrite=overwrite, metric=self._job.compared_by, notes=notes)
-        kind = self._job.index_kind(count, next(iter(dims)))
-        if kind is not None:
-            index_vectors(path, kind)
-        return count, next(iter(dims)), kind
+        if self._store is None:
+            batches = self._batches(dims, range(len(self._names)))
+            metric = self._job.compared_by
+            count = write_vectors(path, batches, overwrite=overwrite, metric=metric, notes=notes)
+            kind = self._job.index_kind(count, next(iter(dims)))
+            if kind is not None:
+                index_vectors(path, kind)
+            return count, next(iter(dims)), kind
+        if is_copy := self._store.stats()["path"] != os.path.realpath(path):
+            self._store.copy_to(path)
+        dims[self._store.dim] = "an episode embedded before"
+        dropped = set(self._held) - set(self._names)
+        gone = [vector_id for name in dropped for vector_id in self._held[name]]
+        with VectorStore.open(path, mode="a") as store:
+            for vectors, rows in self._batches(dims, sorted(self._parts)):
+                store.replace(gone, vectors, rows, notes)
+                gone = []
+            store.delete(gone)
+            kind, about = self._job.index_kind(len(store), store.dim), store.stats()
+            if kind is not None and kind != about["index"]:
+                store.build_index(kind)
+            elif is_copy and about["index"] and about["late_bytes"] > content.MAX_TAIL_BYTES:
+                store.compact()  # first queries of a remote file read partitions, and what came behind them
+            return len(store), store.dim, store.stats()["index"]
 
     def _keep(self, position: int, made: Embedded) -> None:
         """A vector file of one episode, whole or not there: what a run that is stopped leaves behind."""
@@ -331,16 +336,12 @@ class EmbedRun:
         vectors: list[Floats] = []
         rows: list[dict[str, Any]] = []
         for position in positions:
-            name, store, part = self._names[position], self._store, self._parts.get(position)
-            if part is not None:
-                store = VectorStore.open(part)
-            elif store is None or name not in self._held:
+            name, part = self._names[position], self._parts.get(position)
+            if part is None:
                 continue
-            ids = store.ids if part is not None else self._held[name]
-            vectors.append(store.get(ids))
-            rows += store.metadata(ids)
-            if part is not None:
-                store.close()
+            with VectorStore.open(part) as store:
+                vectors.append(store.get(store.ids))
+                rows += store.metadata(store.ids)
             dims.setdefault(vectors[-1].shape[1], name[0])
             if len(dims) > 1:
                 (one, first), (other, second) = list(dims.items())[:2]

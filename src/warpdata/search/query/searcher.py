@@ -441,6 +441,7 @@ class Searcher:
             "stage": "memory" if self._is_warm else "partitions" if self._served else "closed",
             "queries_from_parts": self._served,
             "unindexed_segments": len(self._content.tail_entries),
+            "late_bytes": sum(entry.payload_length for entry in self._content.late_entries),
             "recall": expected.get(DEFAULT_EF),
             "recall_by_effort": expected,
         }
