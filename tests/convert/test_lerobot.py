@@ -8,6 +8,7 @@ import io
 import json
 import os
 import random
+import sys
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -34,8 +35,9 @@ from tests.convert.sets import (
 from tests.sweeps import thinned
 from warpdata.convert import lerobot
 from warpdata.convert.aligning import grid_times
-from warpdata.convert.lerobot import cameras, tables
-from warpdata.convert.lerobot.statistics import QUANTILES, FrameCounts
+from warpdata.convert.lerobot import tables
+from warpdata.convert.lerobot.features import QUANTILES, FrameCounts
+from warpdata.convert.lerobot.write import VideoOut
 from warpdata.convert.place import Place
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.errors import (
@@ -486,7 +488,7 @@ def test_statistics_of_no_episode_are_refused(tmp_path: Path, line: bytes) -> No
 def test_a_disk_that_is_full_leaves_no_file_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Closing one file fails there too, which is no reason to leave the others open."""
     opened: list[io.BufferedWriter] = []
-    written = cameras.VideoOut.add
+    written = VideoOut.add
 
     class FullFile(io.FileIO):
         def write(self, _: Any) -> int:
@@ -498,13 +500,13 @@ def test_a_disk_that_is_full_leaves_no_file_open(tmp_path: Path, monkeypatch: py
         opened.append(io.BufferedWriter(FullFile(path, mode), buffer_size=1 << 20))
         return opened[-1]
 
-    def put(out: cameras.VideoOut, *frames: Any) -> None:
+    def put(out: VideoOut, *frames: Any) -> None:
         written(out, *frames)
         if len(opened) == 2:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(cameras, "open", open_full, raising=False)
-    monkeypatch.setattr(cameras.VideoOut, "add", put)
+    monkeypatch.setattr(sys.modules[VideoOut.__module__], "open", open_full, raising=False)
+    monkeypatch.setattr(VideoOut, "add", put)
     episode = made_episode(0)
     more = {f"observation.images.{name}": episode["observation.images.top"] for name in ("left", "right")}
     both = Episode.of({**episode.signals, **more}, episode.static, id="e", steps=StepClock(STEPS))

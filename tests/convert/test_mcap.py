@@ -324,14 +324,14 @@ def test_episodes_cross_to_other_processes(tmp_path: Path) -> None:
 
 
 def test_large_topics_are_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    from warpdata.convert.messages import topic
+    from warpdata.convert.messages import episode as reading
 
     (before,) = ours.read(sample(*CDR))
     expected_values = {name: signal.values() for name, signal in before.signals.items()}
     monkeypatch.setattr(sys.modules["warpdata.convert.mcap.read"], "_SMALL_BYTES", 10)
     monkeypatch.setattr(sys.modules["warpdata.convert.mcap.read"], "_CACHE_BYTES", 10)
-    monkeypatch.setattr(topic, "_CACHED_BYTES", 10)
-    monkeypatch.setattr(topic, "_BLOCK_BYTES", 3000)
+    monkeypatch.setattr(reading, "_CACHED_BYTES", 10)
+    monkeypatch.setattr(reading, "_BLOCK_BYTES", 3000)
     (episode,) = ours.read(sample(*CDR))
     for name, values in expected_values.items():
         np.testing.assert_array_equal(episode[name].values(), values)

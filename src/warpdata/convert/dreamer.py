@@ -10,29 +10,19 @@ import hashlib
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, Unpack
+from typing import Any, Literal, NamedTuple, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.io.commit import commit_file
 from warpdata.bytekit.lazy import cached_property
 from warpdata.convert.aligning import LAST_ROW
-from warpdata.convert.exporting import (
-    ExportOptions,
-    Part,
-    StepColumn,
-    StepRows,
-    StepWriter,
-    place_signals,
-    source_id,
-    write_set,
-)
+from warpdata.convert.exporting import ExportOptions, Part, StepColumn, StepRows, StepWriter
 from warpdata.convert.place import Place
-from warpdata.convert.receipt import ConversionReceipt, Note, note_of, packed
+from warpdata.convert.receipt import ConversionReceipt, metadata_of, note_of, packed
 from warpdata.convert.stepped import EpisodeColumn, Parts, Rows, SteppedEpisodes, chain_rows
 from warpdata.convert.tables.npz import NpzFile, write_npz
 from warpdata.episodes.collection.episodes import Episodes
@@ -83,8 +73,7 @@ def read(source: Any, *, fps: float | None = None, actions: Actions | None = Non
     return Episodes(Replay(Place.of(source), fps, actions))
 
 
-@dataclass(frozen=True, slots=True)
-class _Span:
+class _Span(NamedTuple):
     """One episode: the chunks of its stream that hold it, and its rows counted from the start of the first one."""
 
     id: str
@@ -104,10 +93,10 @@ class Replay(SteppedEpisodes):
         if place.is_file:
             raise BadMagicError("a replay is a folder of chunks, not a file", path=place.name)
         names = place.children()
-        self._chunks = [found for name in names if (found := _CHUNK.fullmatch(name))]
+        self._chunks = [match for name in names if (match := _CHUNK.fullmatch(name))]
         self._is_old = not self._chunks
         if self._is_old:
-            self._chunks = [found for name in names if (found := _EPISODE.fullmatch(name))]
+            self._chunks = [match for name in names if (match := _EPISODE.fullmatch(name))]
         if not self._chunks:
             raise BlobNotFoundError("no chunk of a replay in this folder", path=place.name)
         if len({chunk[2] for chunk in self._chunks}) != len(self._chunks):
@@ -123,15 +112,13 @@ class Replay(SteppedEpisodes):
         streams: list[list[int]] = []
         seen: set[int] = set()
         for number, chunk in enumerate(self._chunks):
-            if chunk[2] in successors:
-                continue
+            following: int | None = None if chunk[2] in successors else number
             stream: list[int] = []
-            following: int | None = number
             while following is not None and following not in seen:
                 seen.add(following)
                 stream.append(following)
                 following = by_uuid.get(self._chunks[following][3])
-            streams.append(stream)
+            streams += [stream] if stream else []
         if len(seen) != len(self._chunks):
             fact = "chunks follow each other in a circle, or two have one successor"
             raise CorruptLayoutError(fact, path=self.name)
@@ -139,27 +126,23 @@ class Replay(SteppedEpisodes):
 
     @cached_property
     def spans(self) -> list[_Span]:
-        """The rows of every episode."""
-        return [span for number, stream in enumerate(self.streams) for span in self._cut(number, stream)]
-
-    def _cut(self, number: int, stream: Sequence[int]) -> list[_Span]:
-        """The episodes of a stream."""
-        head = self._chunks[stream[0]][2]
-        starts = np.cumsum([0, *(self._length(chunk) for chunk in stream)])
-        total = int(starts[-1])
-        if self._is_old:
-            name = f"{self._chunks[stream[0]][1]}-{head}"
-            return [_Span(name, tuple(stream), 0, total, number, True)]
-        flags = [self._files[chunk].whole("is_first").reshape(-1) for chunk in stream]
-        firsts = np.concatenate(flags).astype(bool)
-        cuts = np.unique(np.concatenate([[0], np.flatnonzero(firsts), [total]])).tolist()
+        """The rows of every episode: a stream is cut where an episode begins."""
         spans = []
-        for order, (start, stop) in enumerate(pairwise(cuts)):
-            low = int(np.searchsorted(starts, start, side="right")) - 1
-            high = int(np.searchsorted(starts, stop, side="left"))
-            base, chunks = int(starts[low]), tuple(stream[low:high])
-            name = f"{head}-{order:06d}"
-            spans.append(_Span(name, chunks, start - base, stop - base, number, bool(firsts[start])))
+        for number, stream in enumerate(self.streams):
+            head = self._chunks[stream[0]]
+            starts = np.cumsum([0, *map(self._length, stream)])
+            total = int(starts[-1])
+            if self._is_old:
+                spans.append(_Span(f"{head[1]}-{head[2]}", tuple(stream), 0, total, number, True))
+                continue
+            flags = [self._files[chunk].whole("is_first").reshape(-1) for chunk in stream]
+            firsts = np.concatenate(flags).astype(bool)
+            cuts = np.unique([0, *np.flatnonzero(firsts), total]).tolist()
+            for order, (start, stop) in enumerate(pairwise(cuts)):
+                low = int(np.searchsorted(starts, start, side="right")) - 1
+                chunks = tuple(stream[low : int(np.searchsorted(starts, stop, side="left"))])
+                rows = (start - int(starts[low]), stop - int(starts[low]))
+                spans.append(_Span(f"{head[2]}-{order:06d}", chunks, *rows, number, bool(firsts[start])))
         return spans
 
     def _length(self, chunk: int) -> int:
@@ -172,9 +155,7 @@ class Replay(SteppedEpisodes):
         expected = int(name[4]) if not self._is_old else next(iter(shapes[key]), -1)
         for each in shapes if not self._is_old else [key]:
             if not shapes[each] or shapes[each][0] != expected:
-                fact = (
-                    f"{each!r} has shape {list(shapes[each])}, the name of {name[0]!r} states {expected} rows"
-                )
+                fact = f"{each!r} has shape {list(shapes[each])}, {name[0]!r} states {expected} rows"
                 raise CorruptLayoutError(fact, path=file.name)
         return expected
 
@@ -241,7 +222,7 @@ def write(
     if chunk_length < 1:
         raise ValueError(f"chunk_length is at least 1, not {chunk_length}")
     require_word("final_observation", final_observation, ("repeat", "drop"))
-    return write_set(ReplayWriter(chunk_length, final_observation), episodes, target, **options)
+    return ReplayWriter(chunk_length, final_observation).write(episodes, target, **options)
 
 
 class ReplayWriter(StepWriter):
@@ -257,22 +238,43 @@ class ReplayWriter(StepWriter):
 
     def make(self, rows: StepRows, scratch: Path) -> Part:
         """The rows of replay of one episode, in a file of their own."""
-        kept, episode = rows.episode.meta.get("dreamer"), rows.episode
-        if isinstance(kept, Mapping) and kept.get("actions") != "led_to" and not rows.is_aligned:
+        kept, episode = metadata_of(rows.episode.meta, "dreamer"), rows.episode
+        if kept and kept.get("actions") != "led_to" and not rows.is_aligned:
             count = len(episode.steps)  # its arrays are rows of replay already
             arrays = {name: signal.values() for name, signal in episode.signals.items()}
-            notes = {name: note_of(signal) for name, signal in episode.signals.items()}
+            rows.notes |= {name: note_of(signal) for name, signal in episode.signals.items()}
         else:
-            notes = rows.drop_objects("text has no place in replay")
+            rows.drop_objects("text has no place in replay")
+            rows.drop(rows.names("truncated"), "is_last of the last row holds it")
             seen = [rows.columns[name] for name in rows.names("observation")]
             has_last = bool(seen) and all(column.has_more for column in seen)
             count = len(rows) + (1 if has_last or self._final == "repeat" else 0)
-            columns = _replay_columns(rows, notes)
-            arrays = {name: _replay_rows(column, len(rows), count) for name, column in columns.items()}
-            arrays |= _missing_arrays(count, arrays, notes)
+            arrays = self._arrays(rows, count)
         with open(scratch / "rows.npz", "wb") as file:
             write_npz(file, {f"{number}": array for number, array in enumerate(arrays.values())})
-        return Part(count, notes, (source_id(episode), scratch / "rows.npz", list(arrays)))
+        return Part(count, (rows.id, scratch / "rows.npz", list(arrays)))
+
+    def _arrays(self, rows: StepRows, count: int) -> dict[str, NDArray[Any]]:
+        """The columns under Dreamer's names, the flags, and zeros for what Dreamer needs and the episode has not."""
+        numbers = np.arange(count)
+        arrays: dict[str, NDArray[Any]] = {}
+        for name, there in rows.place(_PATHS).items():
+            column = rows.columns[name]
+            is_end, dtype = column.meta.role == "terminated", column.meta.dtype
+            if there in _FLAGS and not is_end:
+                raise SchemaMismatchError(
+                    f"two signals of episode {rows.episode.id!r} would be called {there!r}"
+                )
+            rows.keep(name)
+            if is_end and dtype != np.bool_:
+                rows.notes[name] = replace(rows.notes[name], how="retyped", why=f"{dtype} as bool")
+            arrays[there] = _replay_rows(column, len(rows), count)
+        arrays |= {"is_first": numbers == 0, "is_last": numbers == count - 1}
+        arrays.setdefault("is_terminal", np.zeros(count, np.bool_))
+        if "reward" not in arrays:
+            arrays["reward"] = np.zeros(count, np.float32)
+            rows.add_missing("reward", "zeros, which Dreamer needs")
+        return arrays
 
     def add(self, part: Part) -> str:
         """Append the rows; full chunks are written."""
@@ -310,10 +312,8 @@ class ReplayWriter(StepWriter):
         ids = np.empty((count, 20), np.uint8)
         ids[:, :16] = np.frombuffer(raw, np.uint8)
         ids[:, 16:] = np.arange(count, dtype=">u4").view(np.uint8).reshape(-1, 4)
-        with commit_file(file, durable=False) as new:
-            with os.fdopen(os.dup(new.fd), "w+b") as out:
-                write_npz(out, {**arrays, "stepid": arrays.get("stepid", ids)})
-            new.position = os.fstat(new.fd).st_size
+        with open(file, "xb") as out:
+            write_npz(out, {**arrays, "stepid": arrays.get("stepid", ids)})
         self._waiting, self._waiting_rows = [], 0
         self._chunks += 1
 
@@ -333,22 +333,6 @@ def _uuid(number: int) -> tuple[str, bytes]:
     return text, raw
 
 
-def _replay_columns(rows: StepRows, notes: dict[str, Note]) -> dict[str, StepColumn]:
-    """The columns under Dreamer's names; adds their notes."""
-    columns: dict[str, StepColumn] = {}
-    for name in rows.names("truncated"):
-        notes[name] = note_of(rows.columns.pop(name).signal, "dropped", "is_last of the last row holds it")
-    for name, there in place_signals(rows.columns, _PATHS).items():
-        column, role = rows.columns[name], rows.columns[name].meta.role
-        if there in _FLAGS and role != "terminated":
-            raise SchemaMismatchError(f"two signals of episode {rows.episode.id!r} would be called {there!r}")
-        columns[there] = column
-        notes[name] = column.note()
-        if role == "terminated" and column.meta.dtype != np.bool_:
-            notes[name] = replace(notes[name], how="retyped", why=f"{column.meta.dtype} as bool")
-    return columns
-
-
 def _replay_rows(column: StepColumn, steps: int, count: int) -> NDArray[Any]:
     """Rows of replay: rewards and flags one row later, zeros after the actions, the last observation repeated."""
     role = column.meta.role
@@ -362,15 +346,3 @@ def _replay_rows(column: StepColumn, steps: int, count: int) -> NDArray[Any]:
     if length and not is_outcome and role != "action":
         out[length:] = out[length - 1]
     return out
-
-
-def _missing_arrays(count: int, arrays: Mapping[str, Any], notes: dict[str, Note]) -> dict[str, NDArray[Any]]:
-    """The flags, and zeros for what Dreamer needs and the episode does not have."""
-    numbers = np.arange(count)
-    missing: dict[str, NDArray[Any]] = {"is_first": numbers == 0, "is_last": numbers == count - 1}
-    if "is_terminal" not in arrays:
-        missing["is_terminal"] = np.zeros(count, np.bool_)
-    if "reward" not in arrays:
-        missing["reward"] = np.zeros(count, np.float32)
-        notes["reward"] = Note("kept", 0, why="missing in the source: zeros, which Dreamer needs")
-    return missing

@@ -1,4 +1,4 @@
-"""Skeletons of exports: sets by step (`write_set` with a `StepWriter`), and one file per episode.
+"""Skeletons of exports: sets by step (`StepWriter`), and one file per episode.
 
 They own the schema of the first episode, alignment, `on_error`, progress, the receipt and the order of the episodes,
 which are prepared in this process or in others. A format gives `open`, `make`, `add` and `finish`.
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from warpdata.bytekit.io.commit import commit_folder
 from warpdata.convert.aligning import EXACT_NS, AlignOptions, Hold, steps_with
 from warpdata.convert.plain_names import with_own_names
-from warpdata.convert.receipt import RECEIPT_FILE, ConversionReceipt, EpisodeNotes, How, Note, note_of
+from warpdata.convert.receipt import RECEIPT_FILE, ConversionReceipt, EpisodeNotes, How, Note, called, note_of
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.episodes.collection.jobs import in_order, runner_of
 from warpdata.episodes.forms.content import ContentSum, RowsSum
@@ -46,6 +46,27 @@ _PREFIX = re.compile(r"(observations?|obs|actions?)[./](obs/)?")
 _NO_PLACE = "what was seen after the last step has no place in the target"
 
 
+class FileOptions(TypedDict, total=False):
+    """Options of every export."""
+
+    on_error: OnError
+    """`skip` leaves out episodes that cannot be read, and counts them."""
+    jobs: int
+    """Processes that prepare episodes; the result does not depend on how many there are."""
+    progress: Progress | None
+
+
+class ExportOptions(FileOptions, total=False):
+    """Options of every export by step."""
+
+    rate: float | None
+    """Steps on a grid of this many per second, instead of the steps of the episode."""
+    clock: str | None
+    """Or a step for every record of this signal."""
+    align: Hold
+    """Value of a signal at a step: `hold` (the last record), `nearest` or `linear`."""
+
+
 class StepWriter(ABC):
     """A format by step. It is pickled for other processes, without `out`: the open target."""
 
@@ -55,6 +76,43 @@ class StepWriter(ABC):
     """Whether the format has a place for values of varying length at every step."""
     out: Any = None
     schema: dict[str, tuple[np.dtype[Any], tuple[int, ...]]]
+
+    def write(
+        self,
+        episodes: Episodes,
+        target: str | os.PathLike[str],
+        *,
+        supplied: Mapping[str, Any] | None = None,
+        max_age_ns: int | None = None,
+        **given: Unpack[ExportOptions],
+    ) -> ConversionReceipt:
+        """Write episodes by step into a new set; `supplied` are further facts from the user, for the receipt."""
+        options = AlignOptions(given.get("rate"), given.get("clock"), given.get("align", "hold"), max_age_ns)
+        on_error = given.get("on_error", "stop")
+        check_on_error(on_error)
+        stated = {**options.to_json(), **(supplied or {})}
+        receipt = ConversionReceipt.of_export(self.format, episodes, target, self.version, stated)
+        for position in range(len(episodes)):
+            try:
+                first = StepRows(with_own_names(episodes[position]), options, ragged=self.holds_ragged)
+                self.choose(first, episodes)
+                break
+            except WarpError:
+                if on_error == "stop" or position + 1 == len(episodes):
+                    raise
+        written = []
+        with (
+            tempfile.TemporaryDirectory(prefix="warpdata-") as scratch,
+            self.open(Path(os.path.abspath(target))) as self.out,
+        ):
+            work = partial(self.prepare, options, Path(scratch))
+            for position, part in export_each(episodes, work, receipt, given):
+                receipt.episode_notes[self.add(part)] = part.about
+                receipt.add(part.notes)
+                shutil.rmtree(Path(scratch) / str(position))
+                written.append(position)
+            self.finish(episodes if len(written) == len(episodes) else episodes[written], receipt)
+        return receipt
 
     def open(self, target: Path) -> AbstractContextManager[Any]:
         """The new target, which appears whole or not at all; becomes `out`. By default a folder."""
@@ -70,8 +128,8 @@ class StepWriter(ABC):
         folder.mkdir()
         rows = StepRows(with_own_names(episode), options, ragged=self.holds_ragged)
         part = self.make(rows, folder)
-        part.notes |= rows.left_out
-        part.about = {"id": source_id(episode), **(part.about or rows.episode_notes(part.rows))}
+        part.notes = rows.notes
+        part.about = {"id": rows.id, **(part.about or rows.episode_notes(part.rows))}
         return part
 
     @abstractmethod
@@ -109,26 +167,30 @@ class Part:
 
     rows: int
     """Rows of the episode in the set."""
-    notes: dict[str, Note]
     data: Any = None
     about: dict[str, Any] = field(default_factory=dict)
     """Step times and static items, as the document of the set keeps them."""
+    notes: Mapping[str, Note] = field(default_factory=dict)
 
 
 class StepRows:
-    """The rows of one episode. Empty signals are left out, and those of varying length that the format cannot hold."""
+    """The rows of one episode, and the notes of what becomes of its signals.
+
+    Empty signals are left out, and those of varying length that the format cannot hold.
+    """
 
     def __init__(self, episode: Episode, options: AlignOptions, *, ragged: bool = False) -> None:
         kinds = ("sound",) if ragged else ("sound", "ragged")
-        dropped = {name: signal for name, signal in episode.signals.items() if signal.meta.kind in kinds}
-        self.left_out = {
+        self.notes = {
             name: note_of(signal, "dropped", f"{signal.meta.kind} values have no place in the target")
-            for name, signal in dropped.items()
+            for name, signal in episode.signals.items()
+            if signal.meta.kind in kinds
         }
-        kept = [name for name in episode.signals if name not in dropped]
-        lazy = LazySignals(lambda: kept, episode.signals.__getitem__)
-        episode = Episode(SourceAround(episode.source, lazy)) if dropped else episode
-        self.episode, self.options = episode, options
+        if self.notes:
+            kept = [name for name in episode.signals if name not in self.notes]
+            lazy = LazySignals(lambda: kept, episode.signals.__getitem__)
+            episode = Episode(SourceAround(episode.source, lazy))
+        self.episode, self.options, self.id = episode, options, source_id(episode)
         self.steps = steps_with(episode, options)
         self.is_aligned = bool(options.to_json())
         """Whether the caller chose the steps."""
@@ -160,10 +222,45 @@ class StepRows:
         """The signals of these roles."""
         return [name for name, column in self.columns.items() if column.meta.role in roles]
 
-    def drop_objects(self, why: str) -> dict[str, Note]:
-        """Remove text and bytes, for formats that have no place for them; their notes."""
-        dropped = [name for name, column in self.columns.items() if column.meta.is_object]
-        return {name: note_of(self.columns.pop(name).signal, "dropped", why) for name in dropped}
+    def place(self, patterns: Mapping[str, tuple[str, str]], other: str = "{}") -> dict[str, str]:
+        """Signal -> its path in the target, by role: the pattern of the only signal of a role, and that of several.
+
+        Names that have the form of the pattern stay. Of several signals for a path without `{}` the first one takes
+        it, and the others follow the pattern `other`.
+        """
+        paths: dict[str, str] = {}
+        for name, column in self.columns.items():
+            names = self.names(column.meta.role)
+            pattern = patterns.get(column.meta.role, (other, other))[len(names) > 1]
+            word = pattern.removesuffix("/{}")
+            if "{}" not in pattern and name != (word if word in names else names[0]):
+                word = pattern = other
+            is_placed = name == word or name.startswith(f"{word}/")
+            short = name if pattern == other else _PREFIX.sub("", name, count=1)
+            paths[name] = name if is_placed else pattern.format(short)
+        taken = list(paths.values())
+        for path in sorted(taken):
+            if taken.count(path) > 1 or any(below.startswith(f"{path}/") for below in taken):
+                hint = "Rename them with Episodes.map."
+                raise SchemaMismatchError(f"two signals would be called {path!r}", hint=hint)
+        return paths
+
+    def keep(self, name: str, there: str = "", **options: Any) -> None:
+        """Note that a signal is in the set, called `there`; `options` are those of `StepColumn.note`."""
+        self.notes[name] = called(self.columns[name].note(**options), name, there or name)
+
+    def drop(self, names: Iterable[str], why: str) -> None:
+        """Remove columns, and note why."""
+        for name in list(names):
+            self.notes[name] = note_of(self.columns.pop(name).signal, "dropped", why)
+
+    def drop_objects(self, why: str) -> None:
+        """Remove text and bytes, for formats that have no place for them."""
+        self.drop((name for name, column in self.columns.items() if column.meta.is_object), why)
+
+    def add_missing(self, name: str, why: str) -> None:
+        """Note an array that the format needs and the episode does not have."""
+        self.notes[name] = Note("kept", 0, why=f"missing in the source: {why}")
 
     def episode_notes(self, rows: int) -> dict[str, Any]:
         """Times and static items of the episode, which has `rows` rows in the set."""
@@ -251,88 +348,6 @@ class StepColumn:
         return note(kept)
 
 
-def place_signals(
-    columns: Mapping[str, StepColumn], patterns: Mapping[str, tuple[str, str]], other: str = "{}"
-) -> dict[str, str]:
-    """Signal -> its path in the target, by role: the pattern of the only signal of a role, and that of several.
-
-    Names that have the form of the pattern stay. Of several signals for a path without `{}` the first one takes it,
-    and the others follow the pattern `other`.
-    """
-    paths: dict[str, str] = {}
-    for name, column in columns.items():
-        names = [key for key, same in columns.items() if same.meta.role == column.meta.role]
-        pattern = patterns.get(column.meta.role, (other, other))[len(names) > 1]
-        word = pattern.removesuffix("/{}")
-        if "{}" not in pattern and name != (word if word in names else names[0]):
-            word = pattern = other
-        is_placed = name == word or name.startswith(f"{word}/")
-        short = name if pattern == other else _PREFIX.sub("", name, count=1)
-        paths[name] = name if is_placed else pattern.format(short)
-    taken = list(paths.values())
-    for path in sorted(taken):
-        if taken.count(path) > 1 or any(below.startswith(f"{path}/") for below in taken):
-            hint = "Rename them with Episodes.map."
-            raise SchemaMismatchError(f"two signals would be called {path!r}", hint=hint)
-    return paths
-
-
-class ExportOptions(TypedDict, total=False):
-    """Options of every export by step."""
-
-    rate: float | None
-    """Steps on a grid of this many per second, instead of the steps of the episode."""
-    clock: str | None
-    """Or a step for every record of this signal."""
-    align: Hold
-    """Value of a signal at a step: `hold` (the last record), `nearest` or `linear`."""
-    on_error: OnError
-    """`skip` leaves out episodes that cannot be read, and counts them."""
-    jobs: int
-    """Processes that prepare episodes; the set does not depend on how many there are."""
-    progress: Progress | None
-
-
-def write_set(
-    writer: StepWriter,
-    episodes: Episodes,
-    target: str | os.PathLike[str],
-    *,
-    supplied: Mapping[str, Any] | None = None,
-    max_age_ns: int | None = None,
-    **given: Unpack[ExportOptions],
-) -> ConversionReceipt:
-    """Write episodes by step into a new set; `supplied` are further facts from the user, for the receipt."""
-    options = AlignOptions(given.get("rate"), given.get("clock"), given.get("align", "hold"), max_age_ns)
-    on_error, jobs, progress = given.get("on_error", "stop"), given.get("jobs", 1), given.get("progress")
-    check_on_error(on_error)
-    stated = {**options.to_json(), **(supplied or {})}
-    receipt = ConversionReceipt.of_export(writer.format, episodes, target, writer.version, stated)
-    for position in range(len(episodes)):
-        try:
-            first = StepRows(with_own_names(episodes[position]), options, ragged=writer.holds_ragged)
-            writer.choose(first, episodes)
-            break
-        except WarpError:
-            if on_error == "stop" or position + 1 == len(episodes):
-                raise
-    written = []
-    with (
-        tempfile.TemporaryDirectory(prefix="warpdata-") as scratch,
-        writer.open(Path(os.path.abspath(target))) as writer.out,
-    ):
-        work = partial(writer.prepare, options, Path(scratch))
-        for position, part in export_each(
-            episodes, work, jobs=jobs, on_error=on_error, receipt=receipt, progress=progress
-        ):
-            receipt.episode_notes[writer.add(part)] = part.about
-            receipt.add(part.notes)
-            shutil.rmtree(Path(scratch) / str(position))
-            written.append(position)
-        writer.finish(episodes if len(written) == len(episodes) else episodes[written], receipt)
-    return receipt
-
-
 def source_id(episode: Episode) -> str:
     """The id of an episode in the foreign set it was imported from; its own, if it was not."""
     notes = episode.meta.get("import")
@@ -360,20 +375,15 @@ class EpisodeTask:
 
 
 def export_each(
-    episodes: Episodes,
-    work: Work,
-    *,
-    jobs: int,
-    on_error: OnError,
-    receipt: ConversionReceipt,
-    progress: Progress | None,
+    episodes: Episodes, work: Work, receipt: ConversionReceipt, options: FileOptions
 ) -> Iterator[tuple[int, Any]]:
     """Positions and results in order; the error of an episode is raised, or entered into the receipt."""
-    results = in_order(runner_of(jobs), EpisodeTask(episodes, work), range(len(episodes)))
+    runner, progress = runner_of(options.get("jobs", 1)), options.get("progress")
+    results = in_order(runner, EpisodeTask(episodes, work), range(len(episodes)))
     for done, (position, (error, result)) in enumerate(results, 1):
         if error is None:
             yield position, result
-        elif on_error == "stop":
+        elif options.get("on_error", "stop") == "stop":
             raise error
         else:
             receipt.skip(episodes.ids[position], error)
@@ -398,14 +408,17 @@ def write_episode_files(
     write_file: WriteFile,
     *,
     version: str = "",
-    on_error: OnError = "stop",
-    jobs: int = 1,
-    progress: Progress | None = None,
+    is_folder: bool = False,
+    **options: Unpack[FileOptions],
 ) -> ConversionReceipt:
-    """Write every episode as a file named after it, with the format as suffix: into a new folder, or as `target`."""
-    check_on_error(on_error)
+    """Write every episode as a file named after it, with the format as suffix: into a new folder, or as `target`.
+
+    `is_folder`: an episode is a folder, without a suffix.
+    """
+    check_on_error(options.get("on_error", "stop"))
     receipt = ConversionReceipt.of_export(format, episodes, target, version)
-    if os.fspath(target).endswith(f".{format}"):
+    suffix = "" if is_folder else f".{format}"
+    if suffix and os.fspath(target).endswith(suffix):
         if len(episodes) != 1:
             raise ValueError(f"{target} is one file for {len(episodes)} episodes: name a folder")
         write_file(with_own_names(episodes[0]), Path(target), receipt)
@@ -413,12 +426,11 @@ def write_episode_files(
     with commit_folder(target) as folder:
         work = partial(_write_part, write_file, folder)
         taken: set[str] = set()
-        parts = export_each(episodes, work, jobs=jobs, on_error=on_error, receipt=receipt, progress=progress)
-        for position, (name, notes) in parts:
+        for position, (name, notes) in export_each(episodes, work, receipt, options):
             while name in taken:
                 name += "_"
             taken.add(name)
-            (folder / f".{position}.part").rename(folder / f"{name}.{format}")
+            (folder / f".{position}.part").rename(folder / f"{name}{suffix}")
             receipt.add(notes)
         (folder / RECEIPT_FILE).write_bytes(receipt.document())
     return receipt

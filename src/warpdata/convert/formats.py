@@ -20,7 +20,7 @@ from typing import Any
 
 from warpdata.catalog.read.filekinds import folder_kind
 from warpdata.convert import FORMATS
-from warpdata.convert.exporting import ExportOptions
+from warpdata.convert.exporting import ExportOptions, FileOptions
 from warpdata.convert.place import Place
 from warpdata.errors import BadMagicError, StoreError, WarpError, nearest
 
@@ -119,8 +119,11 @@ def option_names(call: Any) -> list[str]:
     """The options of a `read` or `write`."""
     parameters = inspect.signature(call).parameters.values()
     names = [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
-    has_common = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
-    return names + (list(ExportOptions.__annotations__) if has_common else [])
+    common = {f"Unpack[{options.__name__}]": options for options in (FileOptions, ExportOptions)}
+    for parameter in parameters:
+        if parameter.kind is parameter.VAR_KEYWORD:
+            names += common[parameter.annotation].__annotations__
+    return names
 
 
 def check_options(call: Any, options: Mapping[str, Any], what: str) -> None:

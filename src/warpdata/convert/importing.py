@@ -24,7 +24,7 @@ from warpdata.bytekit.jsontext import dump_json, parse_json_object
 from warpdata.bytekit.process.locks import FileLock
 from warpdata.convert.exporting import EpisodeTask, OnError, Progress, check_on_error
 from warpdata.convert.plain_names import RENAMED, names_behind, with_plain_names
-from warpdata.convert.receipt import ConversionReceipt, Note, note_of
+from warpdata.convert.receipt import ConversionReceipt, Note, metadata_of, note_of
 from warpdata.episodes.collection.edits import episode_path
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.episodes.collection.jobs import Here, Runner, in_order
@@ -40,7 +40,6 @@ from warpdata.formats.episodedir.documents import read_meta
 from warpdata.formats.episodedir.images import VideoOptions
 from warpdata.formats.wshard.reader import ShardReader
 from warpdata.timeline.episode import Episode
-from warpdata.timeline.signal import Signal
 from warpdata.timeline.source import PLAIN_TYPES, ReadOnlyDict, SourceAround
 
 if TYPE_CHECKING:
@@ -97,8 +96,7 @@ def import_episodes(
     if isinstance(target, StoredTarget):
         return convert(target)
     path = Path(os.path.abspath(target))
-    place: FolderTarget = RootTarget(path) if kind == "root" else ShardTarget(path)
-    is_new = not path.exists()
+    place, is_new = FolderTarget(path, kind, episodes), not path.exists()
     with map_os_errors(path):
         path.mkdir(parents=True, exist_ok=True)
     try:
@@ -107,7 +105,7 @@ def import_episodes(
             fact = "another import writes into this target"
             raise ConflictError(fact, path=path, hint="Wait until it is done.")
         try:
-            place.begin(episodes, plan)
+            place.begin(plan)
             receipt = convert(place)
             place.finish(episodes, receipt)
         finally:
@@ -136,7 +134,7 @@ def _convert_all(
     receipt.continued = len(ids) - len(waiting)
     if progress is not None:
         progress(receipt.continued, len(ids))
-    results = in_order(runner, EpisodeTask(episodes, partial(_convert, place, plan)), waiting)
+    results = in_order(runner, EpisodeTask(episodes, partial(place.write, plan)), waiting)
     unfinished, done = set(waiting), receipt.continued
     for position, episode_id in enumerate(ids):
         if position not in unfinished:
@@ -157,10 +155,6 @@ def _convert_all(
     return receipt
 
 
-def _convert(place: Target, plan: ImportPlan, position: int, episode: Episode) -> Any:
-    return place.write(position, with_plain_names(episode), plan)
-
-
 class Target(ABC):
     """Destination of imported episodes; it pickles."""
 
@@ -176,7 +170,7 @@ class Target(ABC):
         raise KeyError(position)
 
     @abstractmethod
-    def write(self, position: int, episode: Episode, plan: ImportPlan) -> Any:
+    def write(self, plan: ImportPlan, position: int, episode: Episode) -> Any:
         """Convert one episode, in any process; the result is given to `keep`."""
 
     def keep(self, written: Any) -> dict[str, Note]:
@@ -186,38 +180,55 @@ class Target(ABC):
 
 
 class FolderTarget(Target):
-    """A folder of this machine."""
+    """A folder of this machine: episode k of the source is directory k of a root, or a shard named by its id."""
 
-    @abstractmethod
-    def read_meta(self, position: int) -> Mapping[str, Any]:
-        """The metadata of an episode that an earlier run finished."""
+    def __init__(self, path: Path, kind: TargetKind, episodes: Episodes) -> None:
+        super().__init__(path)
+        self._is_root, self._ids = kind == "root", list(episodes.ids)
+        if not self._is_root and len(set(self._ids)) != len(self._ids):
+            raise FormatError("two episodes have the same id", path=episodes.source.name)
+
+    def _place(self, position: int) -> Path:
+        return (
+            episode_path(self.path, position)
+            if self._is_root
+            else self.path / _file_name(self._ids[position])
+        )
+
+    def is_done(self, position: int) -> bool:
+        """Whether the episode exists with all its bytes; one that a power failure damaged is removed."""
+        place = self._place(position)
+        if self._is_root and place.is_dir() and not is_intact(place):
+            shutil.rmtree(place)
+        return place.exists()
 
     def notes(self, position: int) -> dict[str, Note]:
         """The notes in the metadata of an episode."""
-        stated = self.read_meta(position).get(NOTES)
-        signals = stated.get("signals") if isinstance(stated, Mapping) else None
+        place = self._place(position)
+        meta = read_meta(place) if self._is_root else episode_of_shard(ShardReader.open(place)).meta
+        signals = metadata_of(meta, NOTES).get("signals")
         if not isinstance(signals, Mapping):
             fact = "an episode of the target was not imported by warpdata"
             raise FormatError(fact, hint="Choose another target.")
         return {str(name): Note.from_json(note) for name, note in signals.items()}
 
-    def begin(self, episodes: Episodes, plan: ImportPlan) -> None:
+    def begin(self, plan: ImportPlan) -> None:
         """Write the state file; refuse a folder that holds something else, and remove temporary files."""
         self._stated = {
             "format": plan.format,
             "source": plan.source,
             "supplied": dict(plan.supplied),
-            "episodes": len(episodes),
-            "ids": hashlib.sha256("\n".join(episodes.ids).encode()).hexdigest(),
+            "episodes": len(self._ids),
+            "ids": hashlib.sha256("\n".join(self._ids).encode()).hexdigest(),
             "video": None if plan.video is None else plan.video.codec or "h264",
         }
         states = [name for name in (STATE_FILE, layout.DATASET_FILE) if (self.path / name).exists()]
-        if states:
-            if parse_json_object((self.path / states[0]).read_bytes()).get(NOTES) != self._stated:
-                fact = "something else was imported into this target"
-                raise ConflictError(fact, path=self.path, hint="Choose another target.")
-        elif holds_recordings(self.path) or any(self.path.glob("*.wshard")):
+        fact = ""
+        if states and parse_json_object((self.path / states[0]).read_bytes()).get(NOTES) != self._stated:
+            fact = "something else was imported into this target"
+        elif not states and (holds_recordings(self.path) or any(self.path.glob("*.wshard"))):
             fact = "the target holds episodes already"
+        if fact:
             raise ConflictError(fact, path=self.path, hint="Choose another target.")
         write_file(self.path / STATE_FILE, dump_json({NOTES: self._stated}))
         numbered = [entry for entry in self.path.iterdir() if entry.is_dir() and entry.name.isdigit()]
@@ -227,6 +238,30 @@ class FolderTarget(Target):
                     shutil.rmtree(entry, ignore_errors=True)
                 elif _TEMP.fullmatch(entry.name):
                     entry.unlink(missing_ok=True)
+
+    def write(self, plan: ImportPlan, position: int, episode: Episode) -> dict[str, Note]:
+        """Copy the episode into its directory, or pack it into its file."""
+        episode = with_plain_names(episode)
+        if not self._is_root:
+            noted = NotedSource(episode, plan)
+            pack_episode(Episode(noted), self._place(position), episode_id=episode.id)
+            return noted.notes
+        notes: dict[str, Note] = {}
+
+        def meta_of(sums: Mapping[str, ContentSum]) -> Mapping[str, Any]:
+            for name, total in sums.items():
+                signal, video = episode.signals[name], plan.video
+                notes[name] = note_of(signal, known=total)
+                is_raw = (
+                    signal.meta.kind == "image" and encoded_parts(signal) is None and holds_frames(signal)
+                )
+                if is_raw and video is not None and video.codec != "ffv1":
+                    why = f"encoded as {video.codec or 'h264'}"
+                    notes[name] = replace(notes[name], how="reencoded", why=why)
+            return _noted_meta(episode, plan, notes)
+
+        write_directory(episode, self._place(position), meta_of, video=plan.video, durable=False)
+        return notes
 
     def finish(self, episodes: Episodes, receipt: ConversionReceipt) -> None:
         """Write the metadata of the set, and the receipt."""
@@ -241,59 +276,6 @@ class FolderTarget(Target):
         (self.path / STATE_FILE).unlink(missing_ok=True)
 
 
-class RootTarget(FolderTarget):
-    """A root of recordings: episode k of the source is directory k."""
-
-    def is_done(self, position: int) -> bool:
-        """Whether the directory exists with all its bytes; one that a power failure damaged is removed."""
-        directory = episode_path(self.path, position)
-        if directory.is_dir() and not is_intact(directory):
-            shutil.rmtree(directory)
-        return directory.is_dir()
-
-    def read_meta(self, position: int) -> Mapping[str, Any]:
-        """The metadata of the recording."""
-        return read_meta(episode_path(self.path, position))
-
-    def write(self, position: int, episode: Episode, plan: ImportPlan) -> dict[str, Note]:
-        """Copy the episode into its directory."""
-        notes: dict[str, Note] = {}
-
-        def meta_of(sums: Mapping[str, ContentSum]) -> Mapping[str, Any]:
-            for name, total in sums.items():
-                notes[name] = _root_note(episode.signals[name], total, plan)
-            return _noted_meta(episode, plan, notes)
-
-        directory = episode_path(self.path, position)
-        write_directory(episode, directory, meta_of, video=plan.video, durable=False)
-        return notes
-
-
-class ShardTarget(FolderTarget):
-    """A folder of shards: one file per episode, named by its id."""
-
-    def begin(self, episodes: Episodes, plan: ImportPlan) -> None:
-        """Choose the names of the files."""
-        self._files = [_file_name(each) for each in episodes.ids]
-        if len(set(self._files)) != len(self._files):
-            raise FormatError("two episodes have the same id", path=episodes.source.name)
-        super().begin(episodes, plan)
-
-    def is_done(self, position: int) -> bool:
-        """Whether the file exists; it appears whole."""
-        return (self.path / self._files[position]).is_file()
-
-    def read_meta(self, position: int) -> Mapping[str, Any]:
-        """The metadata of the shard."""
-        return episode_of_shard(ShardReader.open(self.path / self._files[position])).meta
-
-    def write(self, position: int, episode: Episode, plan: ImportPlan) -> dict[str, Note]:
-        """Pack the episode into its file."""
-        noted = NotedSource(episode, plan)
-        pack_episode(Episode(noted), self.path / self._files[position], episode_id=episode.id)
-        return noted.notes
-
-
 class StoredTarget(Target):
     """Blobs of a catalog, stored from any machine; this process collects them for a version."""
 
@@ -303,9 +285,9 @@ class StoredTarget(Target):
         self.stored: list[StoredEpisode] = []
         """The episodes to publish, in order."""
 
-    def write(self, _position: int, episode: Episode, plan: ImportPlan) -> Any:
+    def write(self, plan: ImportPlan, _position: int, episode: Episode) -> Any:
         """Store the episode."""
-        noted = NotedSource(episode, plan)
+        noted = NotedSource(with_plain_names(episode), plan)
         return self._store(Episode(noted), _file_name(episode.id)), noted.notes
 
     def keep(self, written: Any) -> dict[str, Note]:
@@ -341,16 +323,14 @@ def _noted_meta(episode: Episode, plan: ImportPlan, notes: dict[str, Note]) -> d
             notes[name] = replace(notes[name], why=f"called {was!r} in the source")
     stated = {name: note.to_json() for name, note in notes.items()}
     identity = hashlib.sha256(dump_json([plan.format, episode.id, stated]))
-    plain = {
-        key: _plain(value) for key, value in episode.meta.items() if key not in ("signals", "static_file")
-    }
+    kept = {key: value for key, value in episode.meta.items() if key not in ("signals", "static_file")}
     clock = episode.source.step_clock
     about = {"format": plan.format, "version": plan.version, "id": episode.id, "signals": stated}
     return {
         "schema_version": layout.SCHEMA_VERSION,
         "uid": identity.hexdigest()[:32],
         "writer": {"name": "warpdata.convert.importing", "version": __version__},
-        **plain,
+        **{key: _plain(value) for key, value in kept.items()},
         **({} if clock is None else {"steps": clock.to_json()}),
         NOTES: {**about, **({RENAMED: dict(renamed)} if renamed else {})},
     }
@@ -365,11 +345,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple) and not PLAIN_TYPES.issuperset(map(type, value)):
         return [_plain(item) for item in value]
     return value
-
-
-def _root_note(signal: Signal, total: ContentSum, plan: ImportPlan) -> Note:
-    """The note of a signal in a root, where raw frames may have been encoded."""
-    is_raw = signal.meta.kind == "image" and encoded_parts(signal) is None
-    if is_raw and plan.video is not None and holds_frames(signal) and plan.video.codec != "ffv1":
-        return note_of(signal, "reencoded", f"encoded as {plan.video.codec or 'h264'}", known=total)
-    return note_of(signal, known=total)

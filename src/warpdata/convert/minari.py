@@ -23,19 +23,19 @@ from warpdata.bytekit.io.commit import commit_folder
 from warpdata.bytekit.jsontext import parse_json_object
 from warpdata.bytekit.lazy import cached_property
 from warpdata.convert.aligning import stated_rate
-from warpdata.convert.exporting import (
-    ExportOptions,
-    Part,
-    StepColumn,
-    StepRows,
-    StepWriter,
-    place_signals,
-    write_set,
-)
+from warpdata.convert.exporting import ExportOptions, Part, StepColumn, StepRows, StepWriter
 from warpdata.convert.hdf5.file import Hdf5File, Hdf5Out, writing
 from warpdata.convert.hdf5.read import as_object, json_object, whole_number
 from warpdata.convert.place import Place
-from warpdata.convert.receipt import RECEIPT_FILE, ConversionReceipt, Note, called, note_of, packed, unpacked
+from warpdata.convert.receipt import (
+    RECEIPT_FILE,
+    ConversionReceipt,
+    called,
+    metadata_of,
+    note_of,
+    packed,
+    unpacked,
+)
 from warpdata.convert.stepped import EpisodeColumn, Parts, Rows, SteppedEpisodes
 from warpdata.convert.tables.parquet import ColumnFile, write_table
 from warpdata.episodes.collection.episodes import Episodes
@@ -47,7 +47,7 @@ from warpdata.errors import (
     UnsupportedVersionError,
     require_word,
 )
-from warpdata.timeline.meta import Role, SignalMeta
+from warpdata.timeline.meta import OBJECT, Role, SignalMeta
 
 FORMATS = ("hdf5", "arrow", "parquet")
 MINARI_VERSION = "0.5.4"
@@ -72,6 +72,7 @@ _PATHS: dict[str, tuple[str, str]] = {
 }
 """Role -> path of the only signal, and of several."""
 _PART = "episode"
+_JPEG = SignalMeta(OBJECT, (), "bytes")
 
 
 def matches(place: Place) -> bool:
@@ -108,18 +109,15 @@ class MinariEpisodes(SteppedEpisodes):
         name = _metadata_file(place)
         self._folder, self.about = name.removesuffix(_METADATA), place.read_json(name, max_bytes=_MAX_JSON)
         self.spaces = read_spaces(self.about, place.name)
-        has_hdf5 = place.exists(f"{self._folder}{_MAIN_FILE}")
-        self._kind = self.about.get("data_format") or ("hdf5" if has_hdf5 else "arrow")
+        main = f"{self._folder}{_MAIN_FILE}"
+        self._kind = self.about.get("data_format") or ("hdf5" if place.exists(main) else "arrow")
         if self._kind not in FORMATS:
             raise UnsupportedVersionError(f"episodes stored as {self._kind!r}", path=place.name)
-        if self._kind == "hdf5":
-            name = f"{self._folder}{_MAIN_FILE}"
-            self._file = Hdf5File(place, name)
-            names, pattern = self._file.names("/"), r"episode_(\d+)"
-        else:
-            names = place.names(self._folder.rstrip("/"))
-            pattern = rf"{re.escape(self._folder)}(\d+)/part-0\.{self._kind}"
-        self._numbers = sorted(int(found[1]) for name in names if (found := re.fullmatch(pattern, name)))
+        self._file = Hdf5File(place, main) if self._kind == "hdf5" else None
+        pattern = rf"{re.escape(self._folder)}(\d+)/part-0\.{self._kind}"
+        names = place.names(self._folder.rstrip("/")) if self._file is None else self._file.names("/")
+        pattern = pattern if self._file is None else r"episode_(\d+)"
+        self._numbers = sorted(int(match[1]) for name in names if (match := re.fullmatch(pattern, name)))
         stated = self.about.get("total_episodes")
         if stated is not None and stated != len(self._numbers):
             fact = f"the metadata state {stated} episodes, there are {len(self._numbers)}"
@@ -139,12 +137,13 @@ class MinariEpisodes(SteppedEpisodes):
         """The columns of an episode."""
         name, number = self.ids[position], self._numbers[position]
         place = f"{self.name}#{name}"
-        load = self._hdf5_episode if self._kind == "hdf5" else self._table_episode
-        about, arrays, kept = load(number, place)
+        if self._file is None:
+            about, arrays, kept = self._table_episode(number, place)
+        else:
+            about, arrays, kept = self._hdf5_episode(self._file, f"/{name}")
         if "rewards" not in arrays:
             raise CorruptLayoutError(f"{name!r} has no rewards", path=place)
-        steps = arrays["rewards"].count
-        stated = unpacked(about.get("total_steps"))
+        steps, stated = arrays["rewards"].count, unpacked(about.get("total_steps"))
         if stated is not None and whole_number(stated) != steps:
             raise CorruptLayoutError(f"{name!r} states {stated} steps and has {steps}", path=place)
         columns: dict[str, EpisodeColumn] = {}
@@ -156,7 +155,11 @@ class MinariEpisodes(SteppedEpisodes):
             if not least <= rows.count <= most:
                 fact = f"{path!r} of {name!r} has {rows.count} rows, there are {steps} steps"
                 raise CorruptLayoutError(fact, path=place)
-            columns[path] = EpisodeColumn(self._shown(path, rows), _ROLES.get(top, "other"))
+            shape = box_shape(self.spaces.get(path)) or ()
+            is_encoded = rows.kind == "bytes" or (len(rows.shape) == 1 and len(shape) > 1)
+            if is_encoded and is_image_space(self.spaces.get(path)):  # stored as JPEG
+                rows = rows.as_pictures(has_axis=len(shape) == 3 and shape[2] == 1)
+            columns[path] = EpisodeColumn(rows, _ROLES.get(top, "other"))
         env = json_object(self.about.get("env_spec"))
         static: dict[str, Any] = {"env_id": env["id"]} if isinstance(env.get("id"), str) else {}
         seed = about.get("seed")
@@ -166,28 +169,20 @@ class MinariEpisodes(SteppedEpisodes):
         meta = {"minari": {"episode": about, **kept}}
         return Parts(name, steps, columns, static, meta, self._fps or fps, place=place)
 
-    def _shown(self, path: str, rows: Rows) -> Rows:
-        """Image spaces are stored as JPEG, unless their rows have the shape of the space."""
-        space = self.spaces.get(path)
-        shape = box_shape(space) or ()
-        is_encoded = rows.kind == "bytes" or (len(rows.shape) == 1 and len(shape) > 1)
-        if not is_encoded or not is_image_space(space):
-            return rows
-        return rows.as_pictures(has_axis=len(shape) == 3 and shape[2] == 1)
-
-    def _hdf5_episode(self, number: int, _: str) -> tuple[dict[str, Any], dict[str, Rows], dict[str, Any]]:
+    def _hdf5_episode(
+        self, file: Hdf5File, group: str
+    ) -> tuple[dict[str, Any], dict[str, Rows], dict[str, Any]]:
         """Attributes, columns and other metadata of a group; a Tuple is `_index_0` … there."""
-        group = f"/episode_{number}"
-        shapes = self._file.arrays(group)
-        attributes = self._file.attributes_below(group, shapes)
+        shapes = file.arrays(group)
+        attributes = file.attributes_below(group, shapes)
         arrays: dict[str, Rows] = {}
         kept: dict[str, Any] = {}
         for path, shape in shapes.items():
             name = re.sub(r"(^|/)_index_(\d+)(?=/|$)", r"\1\2", path)
             if shape:
-                arrays[name] = self._file.rows(f"{group}/{path}")
+                arrays[name] = file.rows(f"{group}/{path}")
             else:
-                kept[name] = packed(self._file.whole(f"{group}/{path}"))
+                kept[name] = packed(file.whole(f"{group}/{path}"))
         more = {"arrays": kept, "attributes": {path: each for path, each in attributes.items() if path}}
         return attributes[""], arrays, {key: value for key, value in more.items() if value}
 
@@ -202,9 +197,9 @@ class MinariEpisodes(SteppedEpisodes):
             raise CorruptLayoutError("the table of the episode is empty", path=place)
         arrays: dict[str, Rows] = {}
         for path, field in table.leaves.items():
-            is_jpeg = is_image_space(self.spaces.get(path)) and str(field.type) in ("binary", "large_binary")
-            shape = None if is_jpeg else box_shape(self.spaces.get(path))
-            count = table.count - (path.partition("/")[0] in _PER_STEP)
+            space, count = self.spaces.get(path), table.count - (path.partition("/")[0] in _PER_STEP)
+            is_jpeg = is_image_space(space) and str(field.type) in ("binary", "large_binary")
+            shape = None if is_jpeg else box_shape(space)
             arrays[path] = table.rows(path, count, shape, "Leave infos out with infos=False.")
         return about, arrays, {}
 
@@ -328,7 +323,7 @@ def write(
     if not len(episodes):
         raise CorruptLayoutError("a Minari dataset has at least one episode")
     writer = MinariWriter(data_format, dataset_id, final_observation)
-    return write_set(writer, episodes, target, **options)
+    return writer.write(episodes, target, **options)
 
 
 class MinariWriter(StepWriter):
@@ -360,11 +355,10 @@ class MinariWriter(StepWriter):
 
     def choose(self, rows: StepRows, episodes: Episodes) -> None:
         """Choose names and spaces: those of the source if they fit."""
-        kept = episodes.metadata.get("minari")
-        self._metadata = dict(unpacked(kept.get("metadata", {}))) if isinstance(kept, Mapping) else {}
+        self._metadata = dict(unpacked(metadata_of(episodes.metadata, "minari").get("metadata", {})))
         stated = self._metadata.get("data_format")
         self._data_format = self._data_format or (stated if stated in FORMATS else "hdf5")
-        self._names = place_signals(rows.columns, _PATHS, "infos/{}")
+        self._names = rows.place(_PATHS, "infos/{}")
         metas = {path: rows.columns[name].meta for name, path in self._names.items()}
         spaces = {path: space_of(meta) for path, meta in metas.items() if path.partition("/")[0] in _SPACES}
         known = read_spaces(self._metadata, "the metadata")
@@ -384,38 +378,35 @@ class MinariWriter(StepWriter):
 
     def make(self, rows: StepRows, scratch: Path) -> Part:
         """The group or the table of one episode."""
-        paths = place_signals(rows.columns, _PATHS, "infos/{}")
-        own, first = (
-            {name: path for name, path in each.items() if not path.startswith("infos")}
-            for each in (paths, self._names)
-        )
-        if own != first:
+        paths = rows.place(_PATHS, "infos/{}")
+        if {item for item in paths.items() if not item[1].startswith("infos")} != {
+            item for item in self._names.items() if not item[1].startswith("infos")
+        }:
             raise SchemaMismatchError(f"episode {rows.episode.id!r} has other signals than the first one")
         seen = [column for name, column in rows.columns.items() if paths[name].startswith("observations")]
         is_short = any(not column.has_more for column in seen)
         steps = len(rows) - (1 if is_short and self._final == "drop" else 0)
-        notes: dict[str, Note] = {}
-        arrays: dict[str, tuple[SignalMeta | None, Iterator[Any], int]] = {}
-        """Type (None of JPEG pictures), blocks and number of rows by path."""
+        arrays: dict[str, tuple[SignalMeta, Iterator[Any], int]] = {}
+        """Type, blocks and number of rows by path."""
         for name, column in rows.columns.items():
-            path = paths[name]
+            path, top = paths[name], paths[name].partition("/")[0]
             is_jpeg = self._is_jpeg and is_image_space(self._spaces.get(path))
             run = column.pictures("mjpeg") if is_jpeg else None
-            wanted, available = _counts(path, column, steps)
+            available = steps if top in _PER_STEP else min(column.count, steps + 1)
+            wanted = steps + 1 if top == "observations" else available
             note = note_of(column.signal) if run is not None else column.note()
             if wanted > available:
                 note = replace(note, how="resampled", why="the last observation is repeated")
             elif available < column.count and not (column.meta.role == "action" and column.has_more):
                 note = replace(note, how="dropped", why="the last step is dropped")
-            notes[name] = called(note, name, path)
+            rows.notes[name] = called(note, name, path)
             if run is None:
                 arrays[path] = column.meta, _blocks(column, wanted, available), wanted
             else:
                 frames = list(run.packets())[:available]
-                arrays[path] = None, iter([frames + frames[-1:] * (wanted - available)]), wanted
-        missing = _missing(rows, paths, steps, notes)
-        kept = rows.episode.meta.get("minari")
-        kept = kept if isinstance(kept, Mapping) else {}
+                arrays[path] = _JPEG, iter([frames + frames[-1:] * (wanted - available)]), wanted
+        missing = _missing(rows, paths, steps)
+        kept = metadata_of(rows.episode.meta, "minari")
         about = _flat(unpacked(kept.get("episode", {})))
         if not about and isinstance(rows.episode.static.get("seed"), int):
             about["seed"] = rows.episode.static["seed"]
@@ -423,7 +414,7 @@ class MinariWriter(StepWriter):
             self._write_group(scratch / "part", arrays, missing, kept.get("arrays", {}))
         else:
             self._write_table(scratch / "part", arrays, missing, steps)
-        return Part(steps, notes, (scratch / "part", {**about, "total_steps": steps}))
+        return Part(steps, (scratch / "part", {**about, "total_steps": steps}))
 
     def _write_group(
         self, path: Path, arrays: Mapping[str, Any], missing: Mapping[str, Any], kept: Mapping[str, Any]
@@ -431,10 +422,8 @@ class MinariWriter(StepWriter):
         with writing(path, durable=False) as out:
             out.group(_PART)
             for name, (meta, blocks, count) in arrays.items():
-                shape, dtype, kind = (
-                    ((), None, "bytes") if meta is None else (meta.shape, meta.dtype, meta.kind)
-                )
-                out.stream(f"{_PART}/{self._stored_path(name)}", (count, *shape), dtype, blocks, kind=kind)
+                there = f"{_PART}/{self._stored_path(name)}"
+                out.stream(there, (count, *meta.shape), meta.dtype, blocks, meta.kind)
             for name, values in missing.items():
                 out.array(f"{_PART}/{name}", values)
             for name, value in kept.items():
@@ -447,7 +436,7 @@ class MinariWriter(StepWriter):
         order = (*_TOPS.values(), "infos")
         for name in sorted(arrays, key=lambda name: order.index(name.partition("/")[0])):
             meta, blocks, _ = arrays[name]
-            if meta is None or meta.is_object:
+            if meta.is_object:
                 columns[name] = [each for block in blocks for each in block]
                 continue
             columns[name] = np.concatenate([np.empty((0, *meta.shape), meta.dtype), *blocks])
@@ -499,37 +488,25 @@ class MinariWriter(StepWriter):
         (self.out[0] / RECEIPT_FILE).write_bytes(receipt.document())
 
 
-def _counts(path: str, column: StepColumn, steps: int) -> tuple[int, int]:
-    """How many rows are written, and how many of them are available."""
-    if path.startswith("observations"):
-        return steps + 1, min(column.count, steps + 1)
-    count = steps if path.partition("/")[0] in _PER_STEP else min(column.count, steps + 1)
-    return count, count
-
-
 def _blocks(column: StepColumn, wanted: int, available: int) -> Iterator[NDArray[Any]]:
     yield from column.blocks(0, available)
     if wanted > available:
         yield np.repeat(column.rows(available - 1, available), wanted - available, axis=0)
 
 
-def _missing(
-    rows: StepRows, paths: Mapping[str, str], steps: int, notes: dict[str, Note]
-) -> dict[str, NDArray[Any]]:
+def _missing(rows: StepRows, paths: Mapping[str, str], steps: int) -> dict[str, NDArray[Any]]:
     """What Minari needs and the episode does not have."""
     columns = {path: rows.columns[name] for name, path in paths.items()}
     ended = columns.get("terminations")
     has_ended = ended is not None and steps > 0 and bool(np.any(ended.rows(steps - 1, steps)))
     missing: dict[str, NDArray[Any]] = {}
-    for path in _SINGLE:
-        if path in columns:
-            continue
+    for path in (path for path in _SINGLE if path not in columns):
         missing[path] = np.zeros(steps, np.float64 if path == "rewards" else np.bool_)
-        why = "missing in the source: zeros, which Minari needs"
         if path == "truncations" and not has_ended:
             missing[path][-1:] = True
-            why = "missing in the source: true at the last step, where nothing was terminated"
-        notes[path] = Note("kept", 0, why=why)
+            rows.add_missing(path, "true at the last step, where nothing was terminated")
+        else:
+            rows.add_missing(path, "zeros, which Minari needs")
     return missing
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ from typing import Any
 from warpdata.bytekit.io.files import FileRangeReader
 from warpdata.bytekit.io.ranges import FolderReader, RangeReader
 from warpdata.bytekit.jsontext import MAX_JSON_BYTES, parse_json_object
-from warpdata.errors import BlobNotFoundError, CorruptLayoutError, FormatError
+from warpdata.errors import BlobNotFoundError, CorruptLayoutError, FormatError, WarpError
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +74,11 @@ class Place:
 
     def read(self, name: str = "", *, max_bytes: int = 1 << 30) -> bytes:
         """All bytes of a file of at most `max_bytes`."""
-        reader = self.open(name)
-        try:
+        with contextlib.closing(self.open(name)) as reader:
             if reader.size > max_bytes:
                 fact = f"the file has {reader.size} bytes, expected at most {max_bytes}"
                 raise FormatError(fact, path=reader.name)
             return bytes(reader.read(0, reader.size))
-        finally:
-            reader.close()
 
     def read_json(self, name: str = "", *, max_bytes: int = MAX_JSON_BYTES) -> dict[str, Any]:
         """The JSON object in a file of at most `max_bytes`; an error names the file."""
@@ -91,14 +90,9 @@ class Place:
 
     def head(self, size: int, name: str = "") -> bytes:
         """The first bytes of a file; fewer if it is short, none if it is missing."""
-        try:
-            reader = self.open(name)
-        except BlobNotFoundError:
-            return b""
-        try:
+        with contextlib.suppress(BlobNotFoundError), contextlib.closing(self.open(name)) as reader:
             return bytes(reader.read(0, min(size, reader.size)))
-        finally:
-            reader.close()
+        return b""
 
     def names(self, under: str = "", *, folders_deep: int | None = None) -> list[str]:
         """The files below a folder of this place, sorted; links to folders are not followed.
@@ -146,3 +140,14 @@ def check_inside(name: str, place: str) -> str:
     if is_bad or "\\" in name or "\x00" in name:
         raise CorruptLayoutError(f"the name {name!r} leads out of its folder", path=place)
     return name
+
+
+@contextlib.contextmanager
+def foreign_errors(kinds: tuple[type[BaseException], ...], fact: str, path: str) -> Iterator[None]:
+    """Turn the exceptions of a library about damaged bytes into CorruptLayoutError."""
+    try:
+        yield
+    except WarpError:
+        raise
+    except kinds as error:
+        raise CorruptLayoutError(f"{fact} ({str(error)[:200] or type(error).__name__})", path=path) from None

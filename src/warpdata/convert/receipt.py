@@ -88,6 +88,12 @@ def note_of(
     return Note(how, len(signal), total.bytes, total.sha256, why, xxh3_128=total.xxh3_128, **more)
 
 
+def metadata_of(meta: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """Metadata that a format keeps under its name; empty if there are none."""
+    kept = meta.get(key)
+    return kept if isinstance(kept, Mapping) else {}
+
+
 def called(note: Note, name: str, there: str) -> Note:
     """The note of a signal that has another name in the target."""
     if name == there:

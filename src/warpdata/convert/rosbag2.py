@@ -18,6 +18,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from warpdata.bytekit.codec import decode_zstd_bounded, iter_decode_zstd, zstd_frame_size
 from warpdata.bytekit.io.commit import map_os_errors
@@ -29,14 +30,14 @@ from warpdata.convert.messages import (
     MAX_MESSAGE_BYTES,
     Ints,
     LogChannel,
+    LogContents,
     MessageLog,
     Payloads,
     Stamps,
     name_path,
 )
 from warpdata.convert.messages.cdr import CdrDecoder, parse_definition, ros_definition
-from warpdata.convert.messages.episode import Reading, Recordings
-from warpdata.convert.messages.topic import TimeKind
+from warpdata.convert.messages.episode import Reading, Recordings, TimeKind
 from warpdata.convert.place import Place
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.errors import (
@@ -160,22 +161,9 @@ class BagLog(MessageLog):
     """The .db3 files of one bag, in order; `stated` is its metadata.yaml."""
 
     def __init__(self, place: Place, files: Sequence[str], stated: Mapping[str, Any], name: str) -> None:
-        super().__init__(place, files)
-        self._stated, self._name = stated, name
+        super().__init__(place, files, name)
+        self._stated = stated
         self._connections: dict[int, sqlite3.Connection] = {}
-
-    @property
-    def name(self) -> str:
-        """The folder of the bag, or its one file."""
-        return self._name
-
-    @property
-    def about(self) -> Mapping[str, Any]:
-        """metadata.yaml as JSON."""
-        header = {"profile": "ros2", "library": "rosbag2"}
-        return {"header": header, "metadata": [], "bag": dict(self._stated)}
-
-    # Files.
 
     def _select(self, file: int, query: str, *values: Any) -> list[tuple[Any, ...]]:
         try:
@@ -232,8 +220,6 @@ class BagLog(MessageLog):
                 raise TruncatedError(f"compressed file is cut: expected {size} bytes, got {out.tell()}")
         return target
 
-    # Topics.
-
     @cached_property
     def _topics(self) -> dict[tuple[str, str, str], dict[int, int]]:
         """Name, type and serialization of every topic -> its number in each file."""
@@ -275,34 +261,36 @@ class BagLog(MessageLog):
         return definitions
 
     @cached_property
-    def channels(self) -> Sequence[LogChannel]:
-        """The topics of all files."""
+    def contents(self) -> LogContents:
+        """The topics of all files, with the times of recording, the only ones of a bag; metadata.yaml as JSON."""
         channels = []
         for number, (name, kind, form) in enumerate(self._topics):
             text = self._find_definition(number, kind)
             encoding, data = ("", b"") if text is None else ("ros2msg", text.encode())
             qos = self._stated_topics.get(name, {}).get("offered_qos_profiles")
-            about = {"offered_qos_profiles": qos} if isinstance(qos, str) else {}
-            channels.append(LogChannel(name, kind, encoding, data, form, about))
-        return channels
+            more = {"offered_qos_profiles": qos} if isinstance(qos, str) else {}
+            channels.append(LogChannel(name, kind, encoding, data, form, more))
+        header = {"profile": "ros2", "library": "rosbag2"}
+        about = {"header": header, "metadata": [], "bag": dict(self._stated)}
+        tables = self._messages
+        stamps = [Stamps(table[:, 0], table[:, 0], np.arange(len(table))) for table in tables]
+        return LogContents(channels, stamps, [int(table[:, 3].sum()) for table in tables], about)
 
     def _find_definition(self, number: int, kind: str) -> str | None:
         """The definition that fits the first messages: that of the bag or that of ROS."""
         package, _, name = kind.rpartition("/")
         full_name = kind if "/" in package else f"{package}/msg/{name}"
-        rows = np.arange(min(_TRIED_MESSAGES, len(self.stamps(number).log_ns)))
+        rows = np.arange(min(_TRIED_MESSAGES, len(self._messages[number])))
         for text in (self._stored_definitions.get(kind), ros_definition(full_name)):
             with contextlib.suppress(WarpError):
                 if text is not None:
-                    CdrDecoder(parse_definition(kind, text), self._name).decode(self.payloads(number, rows))
+                    CdrDecoder(parse_definition(kind, text), self.name).decode(self.payloads(number, rows))
                     return text
         return None
 
-    # Messages.
-
     @cached_property
-    def _messages(self) -> list[tuple[Stamps, Ints, Ints, int]]:
-        """Stamps, file and row of each message, and total size, for every channel."""
+    def _messages(self) -> list[NDArray[np.int64]]:
+        """Time, file, row and size of each message, for every channel."""
         channels = []
         for numbers in self._topics.values():
             entries: list[tuple[int, int, int, int]] = []
@@ -312,22 +300,12 @@ class BagLog(MessageLog):
                         raise CorruptLayoutError("corrupted message of a bag", path=self._path(file))
                     entries.append((time, file, row, size))
             table = np.array(entries, np.int64).reshape(-1, 4)
-            times, files, rows, sizes = table[np.argsort(table[:, 0], kind="stable")].T
-            channels.append((Stamps(times, times, np.arange(len(times))), files, rows, int(sizes.sum())))
+            channels.append(table[np.argsort(table[:, 0], kind="stable")])
         return channels
 
-    def stamps(self, channel: int) -> Stamps:
-        """Times of recording, the only ones of a bag."""
-        return self._messages[channel][0]
-
-    def payload_bytes(self, channel: int) -> int:
-        """Size of the messages as they are stored."""
-        return self._messages[channel][3]
-
     def payloads(self, channel: int, rows: Ints) -> Payloads:
-        """Messages of a channel by their positions in `stamps`."""
-        _, all_files, all_ids, _ = self._messages[channel]
-        files, ids = all_files[rows], all_ids[rows]
+        """Messages of a channel by their positions in its stamps."""
+        _, files, ids, _ = self._messages[channel][rows].T
         data: dict[tuple[int, int], bytes] = {}
         for file in np.unique(files).tolist():
             wanted = ids[files == file].tolist()
@@ -338,7 +316,7 @@ class BagLog(MessageLog):
         try:
             return Payloads.join([data[key] for key in zip(files.tolist(), ids.tolist(), strict=True)])
         except KeyError:
-            raise TruncatedError("message of a bag is missing", path=self._name) from None
+            raise TruncatedError("message of a bag is missing", path=self.name) from None
 
     def _decompress(self, stored: Any, file: int) -> bytes:
         if not isinstance(stored, bytes):

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.arrays import read_only
+from warpdata.bytekit.arrays import dtype_of, read_only
 from warpdata.bytekit.lazy import cached_property
 from warpdata.bytekit.process.forks import Reopens
 from warpdata.convert.aligning import Times, grid_times
@@ -24,7 +24,7 @@ from warpdata.convert.receipt import MAX_DOCUMENT_BYTES, RECEIPT_FILE, EpisodeNo
 from warpdata.episodes.collection.episodes import EpisodesSource
 from warpdata.episodes.sources.cameras import StillsSignal
 from warpdata.episodes.sources.file_video import FileVideo, SourceVideo
-from warpdata.errors import CorruptLayoutError, LimitExceededError
+from warpdata.errors import CorruptLayoutError, LimitExceededError, UnsupportedDtypeError
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.memory import check_increasing
 from warpdata.timeline.meta import OBJECT, Kind, Role, RowType, SignalMeta, numeric_kind
@@ -70,6 +70,15 @@ class Rows:
         """Rows of text or bytes."""
         return cls(count, OBJECT, (), read, kind)
 
+    @classmethod
+    def of_video(cls, video: SourceVideo) -> Rows:
+        """The frames of a video file, which a signal decodes."""
+        return cls(len(video), np.dtype(np.uint8), (), _no_rows, "image", video=video)
+
+    def all(self) -> NDArray[Any]:
+        """All rows."""
+        return self.read(0, self.count)
+
     def part(self, start: int, stop: int) -> Rows:
         """A run of the rows."""
         return replace(self, count=stop - start, read=partial(_read_part, self.read, start))
@@ -78,6 +87,19 @@ class Rows:
         """Rows of bytes as JPEG or PNG pictures."""
         read = partial(_read_pictures, self.read)
         return Rows(self.count, OBJECT, (), read, "bytes", is_pictures=True, has_axis=has_axis)
+
+
+def numeric_type(dtype: np.dtype[Any], what: str, path: str, hint: str = "") -> np.dtype[Any]:
+    """The little-endian type of numbers as episodes hold them; `what` has other values."""
+    try:
+        return dtype_of(dtype.newbyteorder("<")).dtype
+    except ValueError:
+        fact = f"{what} holds {dtype}" if what else f"unsupported dtype {dtype}"
+        raise UnsupportedDtypeError(fact, path=path, hint=hint or None) from None
+
+
+def _no_rows(_start: int, _stop: int) -> NDArray[Any]:
+    raise TypeError("frames of a video are decoded by their signal")
 
 
 def _read_array(array: NDArray[Any], start: int, stop: int) -> NDArray[Any]:
@@ -264,13 +286,7 @@ def step_times(count: int, *, fps: float, known: Times | None = None, start_ns: 
 class RowsSignal(Reopens, ClockedSignal):
     """A signal over rows that a function reads on demand; the function must pickle."""
 
-    def __init__(
-        self,
-        times: Times | Callable[[], Times],
-        meta: SignalMeta,
-        read: Callable[[int, int], NDArray[Any]],
-        count: int,
-    ) -> None:
+    def __init__(self, times: Callable[[], Times], meta: SignalMeta, read: Read, count: int) -> None:
         self._times, self._meta, self._read, self._count = times, meta, read, count
 
     @property
@@ -283,7 +299,7 @@ class RowsSignal(Reopens, ClockedSignal):
 
     @cached_property
     def _stamps(self) -> Times:
-        times = self._times() if callable(self._times) else self._times
+        times = self._times()
         if len(times) != self._count:
             raise CorruptLayoutError(f"{len(times)} times for {self._count} records")
         check_increasing(times)

@@ -25,19 +25,11 @@ from warpdata.bytekit.jsontext import dump_json, parse_json
 from warpdata.bytekit.lazy import cached_property
 from warpdata.bytekit.process.forks import PerProcess, Reopens
 from warpdata.convert.aligning import stated_rate
-from warpdata.convert.exporting import (
-    ExportOptions,
-    Part,
-    StepColumn,
-    StepRows,
-    StepWriter,
-    source_id,
-    write_set,
-)
-from warpdata.convert.place import Place
-from warpdata.convert.receipt import ConversionReceipt, EpisodeNotes, Note, note_of
-from warpdata.convert.stepped import EpisodeColumn, Parts, Rows, SteppedEpisodes
-from warpdata.convert.tables.npz import NpzFile, npy_array, numeric_type
+from warpdata.convert.exporting import ExportOptions, Part, StepColumn, StepRows, StepWriter
+from warpdata.convert.place import Place, foreign_errors
+from warpdata.convert.receipt import ConversionReceipt, EpisodeNotes, metadata_of, note_of
+from warpdata.convert.stepped import EpisodeColumn, Parts, Rows, SteppedEpisodes, numeric_type
+from warpdata.convert.tables.npz import NpzFile, npy_array
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.episodes.sources.encoded import encoded_camera, encoded_run
 from warpdata.episodes.sources.file_video import SourceVideo
@@ -110,12 +102,12 @@ class Shards(Reopens):
         self._place, self._names = place, list(names)
         self._readers: PerProcess[dict[int, RangeReader]] = PerProcess(dict)
 
-    def path(self, shard: int) -> str:
-        """Path or URL of a shard."""
-        return f"{self._place.name}/{self._names[shard]}" if self._names[shard] else self._place.name
+    def path(self, shard: int, name: str = "") -> str:
+        """Path or URL of a shard, and a field in it."""
+        path = f"{self._place.name}/{self._names[shard]}" if self._names[shard] else self._place.name
+        return f"{path}:{name}" if name else path
 
-    def reader(self, shard: int) -> RangeReader:
-        """The bytes of a shard."""
+    def _reader(self, shard: int) -> RangeReader:
         readers = self._readers()
         if shard not in readers:
             if len(readers) >= _MAX_OPEN:
@@ -135,7 +127,7 @@ class Shards(Reopens):
         samples: list[tuple[str, Fields]] = []
         for shard in range(len(self._names)):
             key: str | None = None
-            for member in scan_members(self.reader(shard)):
+            for member in scan_members(self._reader(shard)):
                 folder, _, base = member.name.rpartition("/")
                 stem, dot, extension = base.partition(".")
                 if base.startswith((".", "__")) or member.name.startswith("__") or not dot:
@@ -146,10 +138,9 @@ class Shards(Reopens):
                     samples.append((key, {}))
                 field = SampleField(shard, member.offset, member.length, name.endswith(".gz"))
                 name = name.removesuffix(".gz")
-                if name in samples[-1][1]:
+                if samples[-1][1].setdefault(name, field) is not field:
                     fact = f"duplicate field {name!r} of sample {this!r}"
                     raise CorruptLayoutError(fact, path=self.path(shard))
-                samples[-1][1][name] = field
         return samples
 
     def read(self, field: SampleField) -> bytes:
@@ -157,31 +148,34 @@ class Shards(Reopens):
         path = self.path(field.shard)
         if field.length > MAX_FIELD_BYTES:
             raise LimitExceededError(f"a field of {field.length} bytes", path=path)
-        data = bytes(self.reader(field.shard).read(field.offset, field.offset + field.length))
-        if not field.is_gzip:
-            return data
-        try:
+        data = bytes(self._reader(field.shard).read(field.offset, field.offset + field.length))
+        if field.is_gzip:
             stream = zlib.decompressobj(31)
-            data = stream.decompress(data, MAX_FIELD_BYTES)
-        except zlib.error as error:
-            raise CorruptLayoutError(f"damaged gzip field ({error})", path=path) from None
-        if not stream.eof:
-            raise LimitExceededError("a gzip field that is truncated, or too large", path=path)
+            with foreign_errors((zlib.error,), "damaged gzip field", path):
+                data = stream.decompress(data, MAX_FIELD_BYTES)
+            if not stream.eof:
+                raise LimitExceededError("a gzip field that is truncated, or too large", path=path)
         return data
 
-    def text(self, field: SampleField, name: str) -> str:
-        """A field of text."""
+    def value(self, name: str, field: SampleField) -> Any:
+        """One field: an array, a whole number, text or bytes."""
+        kind, path = name.rpartition(".")[2], self.path(field.shard)
+        if kind == "npy":
+            return npy_array(self.read(field), self.path(field.shard, name))
+        if kind not in _NUMBERS and kind not in _TEXTS:
+            return self.read(field)
         try:
-            return self.read(field).decode()
+            text = self.read(field).decode()
         except UnicodeDecodeError:
-            raise CorruptLayoutError(f"field {name!r} is not UTF-8", path=self.path(field.shard)) from None
+            raise CorruptLayoutError(f"field {name!r} is not UTF-8", path=path) from None
+        return whole_number(text, name, path) if kind in _NUMBERS else text
 
     def rows(self, name: str, fields: Sequence[SampleField]) -> Rows:
         """One field of many samples as rows: pictures, arrays, numbers, text or bytes."""
         kind = name.rpartition(".")[2]
         if kind == "npy":
-            first = self._array(name, fields[0])
-            dtype, shape = numeric_type(first.dtype, name), first.shape
+            first = self.value(name, fields[0])
+            dtype, shape = numeric_type(first.dtype, "", name), first.shape
             lengths = {field.length for field in fields}
             is_ragged = len(shape) > 0 and len(lengths) > 1 and not any(field.is_gzip for field in fields)
             shape = shape[1:] if is_ragged else shape
@@ -192,9 +186,6 @@ class Shards(Reopens):
             return Rows(len(fields), np.dtype(np.int64), (), read)
         rows = Rows.objects(len(fields), "text" if kind in _TEXTS else "bytes", read)
         return replace(rows, is_pictures=kind in ("jpg", "jpeg", "png"))
-
-    def _array(self, name: str, field: SampleField) -> NDArray[Any]:
-        return npy_array(self.read(field), f"{self.path(field.shard)}:{name}")
 
     def _read_arrays(
         self,
@@ -208,27 +199,24 @@ class Shards(Reopens):
     ) -> NDArray[Any]:
         out = np.empty(stop - start, object) if is_ragged else np.empty((stop - start, *shape), dtype)
         for row, field in enumerate(fields[start:stop]):
-            value = self._array(name, field)
+            value = self.value(name, field)
             own = value.shape[1:] if is_ragged and value.ndim else value.shape
-            if own != shape or numeric_type(value.dtype, name) != dtype:
+            if own != shape or numeric_type(value.dtype, "", name) != dtype:
                 fact = f"field {name!r} changes from step to step"
                 raise CorruptLayoutError(fact, path=self.path(field.shard))
             out[row] = value
         return out
 
     def _read_values(self, name: str, fields: Sequence[SampleField], start: int, stop: int) -> NDArray[Any]:
-        kind, some = name.rpartition(".")[2], fields[start:stop]
-        if kind in _NUMBERS:
-            numbers = [_whole_number(self.text(f, name), name, self.path(f.shard)) for f in some]
-            return np.array(numbers, np.int64)
-        return as_objects(self.text(f, name) if kind in _TEXTS else self.read(f) for f in some)
+        values = [self.value(name, field) for field in fields[start:stop]]
+        return np.array(values, np.int64) if name.rpartition(".")[2] in _NUMBERS else as_objects(values)
 
     def open(self, field: SampleField, name: str) -> RangeReader:
         """A field as a file, which is not read as a whole unless it is gzip."""
-        path = f"{self.path(field.shard)}:{name}"
+        path = self.path(field.shard, name)
         if field.is_gzip:
             return BytesRangeReader(self.read(field), path)
-        return PartRangeReader(self.reader(field.shard), field.offset, field.length, path)
+        return PartRangeReader(self._reader(field.shard), field.offset, field.length, path)
 
 
 class TarEpisodes(SteppedEpisodes):
@@ -298,15 +286,16 @@ class TarEpisodes(SteppedEpisodes):
     ) -> Parts:
         """An episode that warpdata wrote: under its own names, with its roles, times and static items."""
         note = EpisodeNotes.from_json(own)
-        if note is None or not 0 <= note.steps <= steps:
+        entries = [about if isinstance(about, Mapping) else {} for about in own["signals"].values()]
+        are_whole = all(isinstance(each.get("field"), str) and each.get("role") in ROLES for each in entries)
+        if note is None or not 0 <= note.steps <= steps or not are_whole:
             raise CorruptLayoutError(f"{OWN_FIELD} is damaged", path=place)
         named: dict[str, EpisodeColumn] = {}
-        for signal, about in own["signals"].items():
-            stated = about if isinstance(about, Mapping) else {}
-            field, role, at = stated.get("field"), stated.get("role"), stated.get("at")
-            if not isinstance(field, str) or role not in ROLES:
-                raise CorruptLayoutError(f"{OWN_FIELD} is damaged", path=place)
-            key = _field_signal(field)
+        for signal, about in zip(own["signals"], entries, strict=True):
+            field, at = about["field"], about.get("at")
+            stem, _, kind = field.rpartition(".")
+            frame = _FRAME.fullmatch(field)
+            key = (frame[1] or "frames") if frame else field if kind == "bin" or not stem else stem
             text = texts.get(key)
             if key in columns:
                 rows, at = columns[key].rows, at if at is not None else columns[key].at
@@ -316,7 +305,7 @@ class TarEpisodes(SteppedEpisodes):
                 raise CorruptLayoutError(f"field {field!r} is missing", path=place)
             if at is not None and (len(at) != rows.count or not all(0 <= each < note.steps for each in at)):
                 at = None if rows.count == note.steps + 1 else range(rows.count)
-            named[signal] = _column(rows, role, at, note.steps)
+            named[signal] = _column(rows, about["role"], at, note.steps)
         return self.with_note(Parts(name, note.steps, named, place=place), note)
 
     def _of_steps(self, samples: Sequence[Fields]) -> tuple[dict[str, EpisodeColumn], dict[str, Any], int]:
@@ -344,13 +333,13 @@ class TarEpisodes(SteppedEpisodes):
         for name, field in sample.items():
             stem, _, kind = name.rpartition(".")
             frame = _FRAME.fullmatch(name)
-            opened, path = partial(self._shards.open, field, name), f"{self._shards.path(field.shard)}:{name}"
+            opened, path = partial(self._shards.open, field, name), self._shards.path(field.shard, name)
             if frame:
-                key = (frame[1] or "frames", frame[3])
-                frames.setdefault(key, []).append((int(frame[2] or 0), field))
+                numbered = frames.setdefault((frame[1] or "frames", frame[3]), [])
+                numbered.append((int(frame[2] or 0), field))
             elif kind == "npy":
-                array = npy_array(self._shards.read(field), path)
-                array = array.astype(numeric_type(array.dtype, path), copy=False)
+                array = self._shards.value(name, field)
+                array = array.astype(numeric_type(array.dtype, "", path), copy=False)
                 arrays[stem or "npy"] = Rows.of(array if array.ndim else array.reshape(1))
             elif kind == "npz":
                 archive = NpzFile(opened, path)
@@ -358,48 +347,48 @@ class TarEpisodes(SteppedEpisodes):
             elif kind in _TEXTS or kind in _NUMBERS:
                 static[stem or kind] = self._static(field, name)
             elif kind in _VIDEOS:
-                video = SourceVideo(opened, path)
-                arrays[stem or kind] = Rows(
-                    len(video), np.dtype(np.uint8), (), _no_rows, "image", video=video
-                )
+                arrays[stem or kind] = Rows.of_video(SourceVideo(opened, path))
             else:
                 single[name] = field
         roles = {name: _role(name, rows) for name, rows in arrays.items()}
         counts = [rows.count for rows in arrays.values()]
         actions = [rows.count for name, rows in arrays.items() if roles[name] == "action"]
         steps = actions[0] if actions else max(counts, key=counts.count, default=0)
-        pictures: dict[str, tuple[Rows, list[int]]] = {}
-        for (stem, kind), listed in frames.items():
-            listed.sort(key=lambda each: each[0])
-            numbers = [number for number, _ in listed]
-            signal = stem if stem not in arrays and stem not in pictures else f"{stem}.{kind}"
-            if len(set(numbers)) != len(numbers):
-                raise CorruptLayoutError(f"two frames of {signal!r} have one number")
-            rows = self._shards.rows(f"{stem}.{kind}", [field for _, field in listed])
-            pictures[signal] = rows, numbers
-            steps = max(steps, len(numbers)) if not counts else steps
-        steps = steps or int(bool(single or pictures) and not counts)
+        pictures = self._pictures(frames, arrays)
+        if not counts:
+            steps = max([steps, int(bool(single)), *(len(numbers) for _, numbers in pictures.values())])
         columns = {name: _column(rows, roles[name], None, steps) for name, rows in arrays.items()}
         columns |= {name: _column(rows, "observation", at, steps) for name, (rows, at) in pictures.items()}
         for name, field in single.items():
             columns[name] = _column(self._shards.rows(f"{name}.bin", [field]), "other", [0], steps)
         return columns, static, steps
 
+    def _pictures(
+        self, frames: Mapping[tuple[str, str], list[tuple[int, SampleField]]], taken: Mapping[str, Any]
+    ) -> dict[str, tuple[Rows, list[int]]]:
+        """Signals of numbered pictures with the numbers of these."""
+        pictures: dict[str, tuple[Rows, list[int]]] = {}
+        for (stem, kind), listed in frames.items():
+            listed.sort(key=lambda each: each[0])
+            numbers = [number for number, _ in listed]
+            signal = stem if stem not in taken and stem not in pictures else f"{stem}.{kind}"
+            if len(set(numbers)) != len(numbers):
+                raise CorruptLayoutError(f"two frames of {signal!r} have one number")
+            rows = self._shards.rows(f"{stem}.{kind}", [field for _, field in listed])
+            pictures[signal] = rows, numbers
+        return pictures
+
     def _static(self, field: SampleField, name: str) -> Any:
         """A field with one value: a number, text or JSON."""
-        kind, text = name.rpartition(".")[2], self._shards.text(field, name)
-        if kind in _NUMBERS:
-            return _whole_number(text, kind, self._shards.path(field.shard))
+        text = self._shards.value(name, field)
+        if name.rpartition(".")[2] not in ("json", "jsn"):
+            return text
         try:
-            value = parse_json(text.encode()) if kind in ("json", "jsn") else text
+            value = parse_json(text.encode())
             json.dumps(value, allow_nan=False)
         except (FormatError, ValueError):
             return text
         return value
-
-
-def _no_rows(_start: int, _stop: int) -> NDArray[Any]:
-    raise TypeError("frames of a video are decoded by their signal")
 
 
 def _column(rows: Rows, role: Any, at: Sequence[int] | None, steps: int) -> EpisodeColumn:
@@ -413,16 +402,8 @@ def _role(name: str, rows: Rows) -> Any:
     return "observation" if rows.is_pictures else guess_role(name, rows.kind or "tensor").role
 
 
-def _field_signal(field: str) -> str:
-    """The name that the reader gives to the signal of a field."""
-    stem, _, kind = field.rpartition(".")
-    frame = _FRAME.fullmatch(field)
-    if frame:
-        return frame[1] or "frames"
-    return field if kind == "bin" or not stem else stem
-
-
-def _whole_number(text: str, name: str, path: str) -> int:
+def whole_number(text: str, name: str, path: str) -> int:
+    """The number in a field, of at most 64 bits."""
     try:
         number = int(text)
     except ValueError:
@@ -448,10 +429,9 @@ def write(
     episode as its folder; by default as the source was, else per episode. Shards have about `shard_bytes`. JPEG and
     PNG pictures and encoded videos are copied. The times of the steps are kept in the samples.
     """
-    kept = episodes.metadata.get("webdataset")
-    chosen = per or (kept.get("per") if isinstance(kept, Mapping) else None) or "episode"
+    chosen = per or metadata_of(episodes.metadata, "webdataset").get("per") or "episode"
     require_word("per", chosen, ("episode", "step"))
-    return write_set(SampleWriter(chosen, shard_bytes, prefix), episodes, target, **options)
+    return SampleWriter(chosen, shard_bytes, prefix).write(episodes, target, **options)
 
 
 class SampleWriter(StepWriter):
@@ -469,7 +449,7 @@ class SampleWriter(StepWriter):
     def make(self, rows: StepRows, scratch: Path) -> Part:
         """The samples of one episode, one after the other in a file."""
         fields = SampleFields(rows)
-        key = re.sub(r"[^A-Za-z0-9_-]", "_", source_id(rows.episode))
+        key = re.sub(r"[^A-Za-z0-9_-]", "_", rows.id)
         samples = fields.per_step(key) if self._per == "step" else fields.per_episode(key)
         sizes: list[int] = []
         with open(scratch / "samples.tar", "xb") as out:
@@ -482,7 +462,7 @@ class SampleWriter(StepWriter):
                         out.write(reader.read(offset, min(offset + _PIECE, reader.size)))
                     out.write(padding_to(reader.size, BLOCK_BYTES))
                 sizes.append(out.tell() - start)
-        return Part(len(rows), fields.notes, (scratch / "samples.tar", sizes, key))
+        return Part(len(rows), (scratch / "samples.tar", sizes, key))
 
     def add(self, part: Part) -> str:
         """Append the samples to the last shard, or to a new one."""
@@ -522,7 +502,6 @@ class SampleFields:
         self._fields: dict[str, str] = {}
         self._at: dict[str, list[int]] = {}
         """Steps of the records of signals that have none at some steps."""
-        self.notes: dict[str, Note] = {}
         times = rows.steps.times_ns
         for name, column in rows.columns.items():
             if not column.is_exact and np.isin(column.signal.timestamps, times).all():
@@ -544,7 +523,7 @@ class SampleFields:
             for name, field in self._fields.items()
         }
         notes = self._rows.episode_notes(len(self._rows))
-        return OWN_FIELD, dump_json({"id": source_id(self._rows.episode), "signals": roles, **notes})
+        return OWN_FIELD, dump_json({"id": self._rows.id, "signals": roles, **notes})
 
     def per_episode(self, key: str) -> Iterator[tuple[str, list[Member]]]:
         """One sample."""
@@ -558,22 +537,22 @@ class SampleFields:
         if run is not None and run.stream.codec in _STILLS and bool(run.shown.all()):
             stem, _, ending = self._field(name, _STILLS[run.stream.codec]).rpartition(".")
             numbers = np.searchsorted(self._rows.steps.times_ns, signal.timestamps).tolist()
-            self.notes[name] = note_of(signal)
+            self._rows.notes[name] = note_of(signal)
             packets = zip(numbers, run.packets(), strict=True)
             return [(f"{stem}.{number:06d}.{ending}", data) for number, data in packets]
         if run is not None and run.stream.codec != "ffv1":
             camera = encoded_camera(name, signal)
             assert camera is not None
-            self.notes[name] = note_of(signal)
+            self._rows.notes[name] = note_of(signal)
             return [(self._field(name, camera.suffix.lstrip(".")), camera.video)]
         is_sparse = name in self._at
-        self.notes[name] = note_of(signal) if is_sparse else column.note()
+        self._rows.notes[name] = note_of(signal) if is_sparse else column.note()
         values = signal.values() if is_sparse else column.rows(0, column.count)
         if kind == "bytes" and len(values) == 1:
             return [(self._field(name, "bin"), bytes(values[0]))]
         if kind == "bytes":
             why = "bytes that are no pictures have no place in a sample"
-            self.notes[name] = note_of(signal, "dropped", why)
+            self._rows.notes[name] = note_of(signal, "dropped", why)
             return []
         if kind == "text":
             return [(self._field(name, "json"), json.dumps(values.tolist()).encode())]
@@ -593,14 +572,14 @@ class SampleFields:
         run = column.pictures(*_STILLS)
         if run is not None:
             self._field(name, _STILLS[run.stream.codec])
-            self.notes[name] = note_of(signal)
+            self._rows.notes[name] = note_of(signal)
             return iter(run.packets())
         self._field(name, {"text": "txt", "bytes": "bin"}.get(column.meta.kind, "npy"))
         if name in self._at:
-            self.notes[name] = note_of(signal)
+            self._rows.notes[name] = note_of(signal)
             by_step = dict(zip(self._at[name], map(_value_bytes, signal.values()), strict=True))
             return (by_step.get(step) for step in range(len(self._rows)))
-        self.notes[name] = column.note()
+        self._rows.keep(name)
         return (_value_bytes(value) for block in column.blocks() for value in block)
 
 

@@ -22,7 +22,7 @@ from typing import Any, Literal, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.arrays import byte_view, dtype_of
+from warpdata.bytekit.arrays import byte_view
 from warpdata.bytekit.codec import zstd_frame_size
 from warpdata.bytekit.io.commit import commit_file, commit_folder
 from warpdata.bytekit.io.ranges import RangeFile
@@ -30,10 +30,17 @@ from warpdata.bytekit.jsontext import parse_json_object
 from warpdata.bytekit.lazy import cached_property
 from warpdata.bytekit.process.forks import PerProcess, Reopens
 from warpdata.convert.aligning import seconds_as_times
-from warpdata.convert.exporting import ExportOptions, Part, StepRows, StepWriter, source_id, write_set
-from warpdata.convert.place import Place, check_inside
-from warpdata.convert.receipt import MAX_DOCUMENT_BYTES, RECEIPT_FILE, ConversionReceipt, packed, unpacked
-from warpdata.convert.stepped import EpisodeColumn, Parts, Rows, SteppedEpisodes
+from warpdata.convert.exporting import ExportOptions, Part, StepRows, StepWriter
+from warpdata.convert.place import Place, check_inside, foreign_errors
+from warpdata.convert.receipt import (
+    MAX_DOCUMENT_BYTES,
+    RECEIPT_FILE,
+    ConversionReceipt,
+    metadata_of,
+    packed,
+    unpacked,
+)
+from warpdata.convert.stepped import EpisodeColumn, Parts, Rows, SteppedEpisodes, numeric_type
 from warpdata.convert.tables.mapping import bounds_of
 from warpdata.convert.tables.npz import ZIP_ERRORS
 from warpdata.episodes.collection.episodes import Episodes
@@ -44,8 +51,6 @@ from warpdata.errors import (
     LimitExceededError,
     MissingExtraError,
     SchemaMismatchError,
-    UnsupportedDtypeError,
-    WarpError,
     require_word,
 )
 from warpdata.timeline.meta import guess_role
@@ -69,6 +74,7 @@ _STREAMS: dict[str, Callable[[], Any]] = {
     "bz2": bz2.BZ2Decompressor,
     "lzma": lzma.LZMADecompressor,
 }
+_STREAM_ERRORS = (zlib.error, lzma.LZMAError, OSError, EOFError, ValueError)
 
 
 def _zarr() -> Any:
@@ -112,10 +118,11 @@ class ReplayBuffer(SteppedEpisodes):
     @cached_property
     def paths(self) -> list[str]:
         """The paths of all arrays."""
-        documents = [name.rpartition("/") for name in self._tree.names()]
-        paths = [path for path, _, name in documents if name == ".zarray"]
-        groups = [path for path, _, name in documents if name == "zarr.json"]
-        return sorted(paths + [path for path in groups if self._tree.is_array(path)])
+        tree, paths = self._tree, []
+        for path, _, name in (name.rpartition("/") for name in tree.names()):
+            if name == ".zarray" or (name == "zarr.json" and tree.node(path).get("node_type") == "array"):
+                paths.append(path)
+        return sorted(paths)
 
     @cached_property
     def arrays(self) -> dict[str, Rows]:
@@ -148,15 +155,14 @@ class ReplayBuffer(SteppedEpisodes):
     def ids(self) -> Sequence[str]:
         """The ids before the export, or numbers."""
         count = len(self.bounds) - 1
-        if len(self.own_notes) == count:
-            return list(self.own_notes)
-        return [f"episode_{number:06d}" for number in range(count)]
+        names = [f"episode_{number:06d}" for number in range(count)]
+        return list(self.own_notes) if len(self.own_notes) == count else names
 
     def parts(self, position: int) -> Parts:
         """The rows of an episode."""
         start, stop = int(self.bounds[position]), int(self.bounds[position + 1])
-        place = f"{self.name}#{self.ids[position]}"
-        columns = {}
+        name, columns = self.ids[position], {}
+        place = f"{self.name}#{name}"
         for key, rows in self.arrays.items():
             if 0 not in rows.shape:
                 role = "other" if key in ("timestamp", "timestamps") else guess_role(key, "tensor").role
@@ -165,7 +171,7 @@ class ReplayBuffer(SteppedEpisodes):
         if stamps is not None and stamps.shape in ((), (1,)) and stop > start:
             with contextlib.suppress(CorruptLayoutError):  # otherwise it is a signal like any other
                 times = seconds_as_times(stamps.read(start, stop), place)
-        name, meta = self.ids[position], {"zarr": {"number": position}}
+        meta = {"zarr": {"number": position}}
         return Parts(name, stop - start, columns, {}, meta, self._fps, times=times, place=place)
 
     @cached_property
@@ -174,22 +180,18 @@ class ReplayBuffer(SteppedEpisodes):
         beside = [path for path in self.paths if not path.startswith("data/") and path != ENDS]
         arrays = {path: packed(ZarrArray(self._tree, path).whole(_MAX_METADATA_BYTES)) for path in beside}
         attributes: dict[str, Any] = {}
-        for name in self._tree.names():
-            path, _, file = name.rpartition("/")
-            if file in (".zattrs", "zarr.json"):
-                document = self._tree.document(name)
-                stated = document if file == ".zattrs" else document.get("attributes")
-                if stated:
-                    attributes[path] = packed(stated)
+        for path, _, file in (name.rpartition("/") for name in self._tree.names()):
+            node = self._tree.node(path, file)
+            stated = node if file == ".zattrs" else node.get("attributes") if file == "zarr.json" else None
+            if stated:
+                attributes[path] = packed(stated)
         kept = {"arrays": arrays, "attributes": attributes}
         return {"zarr": {key: value for key, value in kept.items() if value}}
 
 
 def _open_zip(place: Place) -> zipfile.ZipFile:
-    try:
+    with foreign_errors(ZIP_ERRORS, "not a readable zip archive", place.name):
         return zipfile.ZipFile(RangeFile(place.open()))
-    except ZIP_ERRORS as error:
-        raise CorruptLayoutError(f"not a readable zip archive ({error})", path=place.name) from None
 
 
 class ZarrTree(Reopens):
@@ -202,8 +204,7 @@ class ZarrTree(Reopens):
     def names(self) -> list[str]:
         """The keys of all metadata documents, sorted."""
         names = self._zip().namelist() if self.place.is_file else self.place.names()
-        documents = (*_DOCUMENTS, ".zattrs")
-        return sorted({name for name in names if name.rpartition("/")[2] in documents})
+        return sorted({name for name in names if name.rpartition("/")[2] in (*_DOCUMENTS, ".zattrs")})
 
     def get(self, key: str, max_bytes: int) -> bytes | None:
         """The bytes of a key, None if it is missing; more than `max_bytes` are refused."""
@@ -219,31 +220,25 @@ class ZarrTree(Reopens):
             return None
         entry = archive.getinfo(key)
         self._check_size(key, entry.file_size, -1 if entry.flag_bits & 1 else max_bytes)
-        try:
-            with archive.open(entry) as file:
-                data = file.read(entry.file_size)
-                if len(data) != entry.file_size or file.read(1):
-                    raise CorruptLayoutError(f"size mismatch of {key!r} in the archive", path=self.name)
-                return data
-        except ZIP_ERRORS as error:
-            raise CorruptLayoutError(f"{key!r} is damaged ({error})", path=self.name) from None
+        with foreign_errors(ZIP_ERRORS, f"{key!r} is damaged", self.name), archive.open(entry) as file:
+            data = file.read(entry.file_size)
+            if len(data) != entry.file_size or file.read(1):
+                raise CorruptLayoutError(f"size mismatch of {key!r} in the archive", path=self.name)
+            return data
 
     def _check_size(self, key: str, size: int, max_bytes: int) -> None:
         if size > max_bytes:
             fact = f"{key!r} claims {size} bytes, at most {max(0, max_bytes)} are possible"
             raise LimitExceededError(fact, path=self.name)
 
-    def document(self, key: str) -> dict[str, Any]:
-        """A JSON document of the tree; empty if it is missing."""
+    def node(self, path: str, document: str = "zarr.json") -> dict[str, Any]:
+        """A JSON document about a group or an array; empty if it is missing."""
+        key = f"{path}/{document}".lstrip("/")
         data = self.get(key, _MAX_JSON_BYTES)
         try:
             return {} if data is None else parse_json_object(data, allow_nan=True)
         except CorruptLayoutError as error:
             raise CorruptLayoutError(f"{key!r}: {error.message}", path=self.name) from None
-
-    def is_array(self, path: str) -> bool:
-        """Whether the document of a node of version 3 describes an array."""
-        return self.document(f"{path}/zarr.json".lstrip("/")).get("node_type") == "array"
 
 
 class ZarrArray(Reopens):
@@ -259,29 +254,20 @@ class ZarrArray(Reopens):
         size = math.prod(chunks) * array.dtype.itemsize
         if size > MAX_CHUNK_BYTES or 0 in chunks:
             raise LimitExceededError(f"{path!r} has chunks of {size} bytes", path=tree.name)
-        try:
-            self._dtype = dtype_of(array.dtype.newbyteorder("<")).dtype
-        except ValueError:
-            raise UnsupportedDtypeError(f"{path!r} holds {array.dtype}", path=tree.name) from None
+        self._dtype = numeric_type(array.dtype, repr(path), tree.name)
         row_bytes = math.prod(self._shape[1:]) * self._dtype.itemsize
         self._depth = chunks[0] if chunks and chunks[0] * row_bytes <= MAX_CHUNK_BYTES else 1
 
     def _open(self) -> Any:
         zarr = _zarr()
         with self._errors():
-            _register_pictures(self._tree.document(f"{self.path}/.zarray").get("compressor"))
+            _register_pictures(self._tree.node(self.path, ".zarray").get("compressor"))
             store = zarr.storage.MemoryStore(ChunkFiles(self._tree, self.path), read_only=True)
             return zarr.open_array(store, path=self.path, mode="r")
 
-    @contextlib.contextmanager
-    def _errors(self) -> Iterator[None]:
-        try:
-            yield
-        except WarpError:
-            raise
-        except Exception as error:  # noqa: BLE001 - zarr and its codecs raise what they like over damaged bytes
-            fact = f"array {self.path!r} cannot be read ({str(error)[:200] or type(error).__name__})"
-            raise CorruptLayoutError(fact, path=self._tree.name) from None
+    def _errors(self) -> contextlib.AbstractContextManager[None]:
+        """zarr and its codecs raise any exception over damaged bytes."""
+        return foreign_errors((Exception,), f"array {self.path!r} cannot be read", self._tree.name)
 
     def whole(self, max_bytes: int) -> NDArray[Any]:
         """A small array, also one with a single value."""
@@ -311,8 +297,8 @@ class ChunkFiles(Mapping[str, Any]):
     """The files of one array for zarr, each checked before a codec allocates what it claims."""
 
     def __init__(self, tree: ZarrTree, path: str) -> None:
-        self._tree, self._path = tree, path
-        about = tree.document(f"{path}/.zarray")
+        self._tree = tree
+        about = tree.node(path, ".zarray")
         compressor = about.get("compressor")
         self._codec = compressor.get("id") if isinstance(compressor, dict) else None
         self._size: int | None = None
@@ -331,18 +317,20 @@ class ChunkFiles(Mapping[str, Any]):
 
     def _check_chunk(self, key: str, data: bytes, size: int) -> None:
         """Raise unless a compressed chunk expands to the bytes of its array."""
+        actual: int | None = None
         try:
-            if self._codec in _STREAMS:
-                actual: int | None = len(_STREAMS[self._codec]().decompress(data, size + 1))
-            elif self._codec == "blosc":
-                actual = int.from_bytes(data[4:8], "little") if len(data) >= 16 else 0
-            elif self._codec == "lz4":
-                actual = int.from_bytes(data[:4], "little")
-            else:
-                actual = zstd_frame_size(data) if self._codec == "zstd" else None
-        except (zlib.error, lzma.LZMAError, OSError, EOFError, ValueError) as error:
-            raise CorruptLayoutError(f"damaged chunk {key!r} ({error})", path=self._tree.name) from None
+            with foreign_errors(_STREAM_ERRORS, f"damaged chunk {key!r}", self._tree.name):
+                if self._codec in _STREAMS:
+                    actual = len(_STREAMS[self._codec]().decompress(data, size + 1))
+                elif self._codec == "blosc":
+                    actual = int.from_bytes(data[4:8], "little") if len(data) >= 16 else 0
+                elif self._codec == "lz4":
+                    actual = int.from_bytes(data[:4], "little")
+                elif self._codec == "zstd":
+                    actual = zstd_frame_size(data)
         except FormatError as error:
+            if error.path:
+                raise
             fact = f"damaged chunk {key!r} ({error.message})"
             raise CorruptLayoutError(fact, path=self._tree.name) from None
         if actual is not None and actual != size:
@@ -390,7 +378,7 @@ def write(
     the steps are kept in `warpdata.json`.
     """
     require_word("compressor", compressor, _CODECS)
-    return write_set(ReplayBufferWriter(compressor), episodes, target, **options)
+    return ReplayBufferWriter(compressor).write(episodes, target, **options)
 
 
 class ReplayBufferWriter(StepWriter):
@@ -419,9 +407,7 @@ class ReplayBufferWriter(StepWriter):
             yield zarr.open_group(tree, mode="w", zarr_format=2)
             with os.fdopen(os.dup(new.fd), "w+b") as file, zipfile.ZipFile(file, "w") as archive:
                 for path in sorted(each for each in Path(tree).rglob("*") if each.is_file()):
-                    entry = zipfile.ZipInfo(
-                        path.relative_to(tree).as_posix()
-                    )  # without the time: equal bytes
+                    entry = zipfile.ZipInfo(path.relative_to(tree).as_posix())  # no time: equal bytes
                     archive.writestr(entry, path.read_bytes())
             new.position = os.fstat(new.fd).st_size
 
@@ -436,16 +422,16 @@ class ReplayBufferWriter(StepWriter):
 
     def make(self, rows: StepRows, scratch: Path) -> Part:
         """The rows of every signal in a file."""
-        notes = rows.drop_objects("text and bytes have no place in a replay buffer")
+        rows.drop_objects("text and bytes have no place in a replay buffer")
         self.check_same({**self.schema, **rows.columns}, rows)
-        saved: dict[str, Path] = {}
-        for number, (name, column) in enumerate(rows.columns.items()):
-            saved[name] = scratch / str(number)
+        saved = {name: scratch / str(number) for number, name in enumerate(rows.columns)}
+        for name, column in rows.columns.items():
             with open(saved[name], "xb") as out:
-                for block in column.blocks(0, len(rows)):
-                    out.write(byte_view(np.ascontiguousarray(block)))
-            notes[name] = column.note(has_final=False)
-        return Part(len(rows), notes, (source_id(rows.episode), saved))
+                out.writelines(
+                    byte_view(np.ascontiguousarray(block)) for block in column.blocks(0, len(rows))
+                )
+            rows.keep(name, has_final=False)
+        return Part(len(rows), (rows.id, saved))
 
     def add(self, part: Part) -> str:
         """Append the rows."""
@@ -461,14 +447,13 @@ class ReplayBufferWriter(StepWriter):
         """Write the pending rows that fill chunks; all of them at the end."""
         dtype, shape = self.schema[key]
         depth = max(1, min(1 << 16, _CHUNK_BYTES // max(1, dtype.itemsize * math.prod(shape))))
-        count = sum(map(len, self._pending[key]))
+        count, path = sum(map(len, self._pending[key])), f"data/{key}"
         if count < depth and not is_last:
             return
         rows = np.concatenate(self._pending[key])
         full = count if is_last else count - count % depth
-        path = f"data/{key}"
         if path not in self.out:
-            self._create(path, (0, *shape), dtype, (depth, *(max(1, side) for side in shape)))
+            self._create(path, (0, *shape), dtype, (depth, *shape))
         if full:
             self.out[path].append(rows[:full])
         self._pending[key] = [rows[full:].copy()]
@@ -478,22 +463,20 @@ class ReplayBufferWriter(StepWriter):
 
         config = {"id": self._compressor, **_CODECS[self._compressor]}
         codec = None if self._compressor == "none" else numcodecs.get_codec(config)
-        return self.out.create_array(
-            path, shape=shape, dtype=dtype, chunks=chunks, compressors=codec, filters=None
-        )
+        about = {"dtype": dtype, "chunks": tuple(max(1, side) for side in chunks), "compressors": codec}
+        return self.out.create_array(path, shape=shape, filters=None, **about)
 
     def finish(self, episodes: Episodes, receipt: ConversionReceipt) -> None:
         """Write the last chunks, the ends, the arrays and attributes beside the rows, and the receipt."""
         for key in self._pending:
             self._write_chunks(key, is_last=True)
-        kept = episodes.metadata.get("zarr")
-        kept = kept if isinstance(kept, Mapping) else {}
+        kept = metadata_of(episodes.metadata, "zarr")
         beside = {path: np.asarray(unpacked(value)) for path, value in kept.get("arrays", {}).items()}
         for path, values in {**beside, ENDS: np.array(self._ends, np.int64)}.items():
             if values.dtype.kind not in "biufS":
                 raise CorruptLayoutError(f"array {path!r} of {values.dtype} cannot be written")
-            chunks = tuple(max(1, side) for side in values.shape)
-            self._create(check_inside(path, "the archive"), values.shape, values.dtype, chunks)[...] = values
+            place = check_inside(path, "the archive")
+            self._create(place, values.shape, values.dtype, values.shape)[...] = values
         for path, value in kept.get("attributes", {}).items():
             node = self.out.get(path) if path else self.out
             if node is not None:

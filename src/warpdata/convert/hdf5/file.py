@@ -12,13 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.arrays import dtype_of
 from warpdata.bytekit.io.commit import commit_file, map_os_errors
 from warpdata.bytekit.io.ranges import RangeFile, RangeReader
 from warpdata.bytekit.process.forks import PerProcess
-from warpdata.convert.place import Place
+from warpdata.convert.place import Place, foreign_errors
 from warpdata.convert.receipt import packed, unpacked
-from warpdata.convert.stepped import Rows
+from warpdata.convert.stepped import Rows, numeric_type
 from warpdata.convert.tables.mapping import ArrayFile, EpisodeSpan, FileMapping, by_number
 from warpdata.errors import (
     BadMagicError,
@@ -27,7 +26,6 @@ from warpdata.errors import (
     MissingExtraError,
     TruncatedError,
     UnsupportedDtypeError,
-    WarpError,
 )
 from warpdata.timeline.meta import OBJECT, Kind
 from warpdata.timeline.ragged import as_objects
@@ -54,16 +52,14 @@ def load_h5py() -> Any:
 
 @contextlib.contextmanager
 def _translated(name: str, path: str = "") -> Iterator[None]:
+    where = f"{path!r} " if path.strip("/") else ""
     try:
-        yield
-    except WarpError:
-        raise
-    except _FOREIGN as error:
-        text = str(error) or type(error).__name__
-        if "truncated file" in text:
+        with foreign_errors(_FOREIGN, f"{where}cannot be read", name):
+            yield
+    except CorruptLayoutError as error:
+        if "truncated file" in error.message:
             raise TruncatedError("the HDF5 file is truncated", path=name) from None
-        where = f"{path!r} " if path.strip("/") else ""
-        raise CorruptLayoutError(f"{where}cannot be read ({text[:200]})", path=name) from None
+        raise
 
 
 def _open_file(source: str | RangeReader, name: str) -> Any:
@@ -91,13 +87,12 @@ class Hdf5File(ArrayFile):
         self._datasets: PerProcess[dict[str, Any]] = PerProcess(dict)
         """The arrays of the group that was listed last: they are opened next."""
 
-    def errors(self, path: str = "") -> contextlib.AbstractContextManager[None]:
-        """Translate errors of h5py about this file."""
+    def _errors(self, path: str) -> contextlib.AbstractContextManager[None]:
         return _translated(self.name, path)
 
     def names(self, path: str = "/") -> list[str]:
         """The names inside a group."""
-        with self.errors(path):
+        with self._errors(path):
             group = self._at(path)
             if not isinstance(group, load_h5py().Group):
                 raise CorruptLayoutError(f"{path!r} is not a group", path=self.name)
@@ -107,14 +102,14 @@ class Hdf5File(ArrayFile):
 
     def is_group(self, path: str) -> bool:
         """Whether there is a group at a path."""
-        with self.errors(path):
+        with self._errors(path):
             return path in self._handle() and isinstance(self._at(path), load_h5py().Group)
 
     def attributes(self, path: str) -> dict[str, Any]:
         """The attributes of a group or an array, as JSON can keep them."""
         h5py = load_h5py()
         attributes: dict[str, Any] = {}
-        with self.errors(path):
+        with self._errors(path):
             for key, value in self._at(path).attrs.items():
                 name = key.decode("utf-8", "backslashreplace") if isinstance(key, bytes) else key
                 try:
@@ -135,7 +130,7 @@ class Hdf5File(ArrayFile):
         """The shapes of all arrays below a group, by relative path; arrays without values are left out."""
         datasets = self._datasets()
         datasets.clear()
-        with self.errors(path):
+        with self._errors(path):
             below = dict(self._walk(self._at(path), "", 0, iter(range(MAX_MEMBERS))))
             for relative, item in below.items():
                 self._check_values(item, f"{path}/{relative}")
@@ -173,7 +168,7 @@ class Hdf5File(ArrayFile):
 
     def dataset(self, path: str) -> Any:
         """An array of h5py, checked: its bytes are in this file and no chunk is absurd."""
-        with self.errors(path):
+        with self._errors(path):
             item = self._datasets().get(f"/{path.strip('/')}")
             if item is None:
                 item = self._at(path)
@@ -201,7 +196,7 @@ class Hdf5File(ArrayFile):
 
     def whole(self, path: str, max_bytes: int = 16 << 20) -> Any:
         """A small array, or a single value."""
-        with self.errors(path):
+        with self._errors(path):
             dataset = self.dataset(path)
             if dataset.size * max(1, dataset.dtype.itemsize) > max_bytes:
                 raise LimitExceededError(f"{path!r} is larger than metadata can be", path=self.name)
@@ -210,7 +205,7 @@ class Hdf5File(ArrayFile):
     def rows(self, path: str) -> Rows:
         """An array of numbers, text or byte strings by rows."""
         h5py, opened = load_h5py(), PerProcess(partial(self.dataset, path))
-        with self.errors(path):
+        with self._errors(path):
             dataset = opened()
             if not dataset.shape:
                 raise CorruptLayoutError(f"{path!r} is a single value, not rows", path=self.name)
@@ -222,19 +217,14 @@ class Hdf5File(ArrayFile):
                     raise UnsupportedDtypeError(f"{path!r} holds tables of text or bytes", path=self.name)
                 kind: Kind = "text" if is_text else "bytes"
                 return Rows.objects(count, kind, partial(self._read_rows, opened, path, OBJECT))
-            try:
-                dtype = dtype_of(dataset.dtype.newbyteorder("<")).dtype
-            except ValueError:
-                hint = "Leave it out with a mapping."
-                fact = f"{path!r} holds {dataset.dtype}"
-                raise UnsupportedDtypeError(fact, path=self.name, hint=hint) from None
+            dtype = numeric_type(dataset.dtype, repr(path), self.name, "Leave it out with a mapping.")
             return Rows(count, dtype, tuple(shape), partial(self._read_rows, opened, path, dtype))
 
     def _read_rows(
         self, opened: PerProcess[Any], path: str, dtype: np.dtype[Any], start: int, stop: int
     ) -> NDArray[Any]:
         """Rows [start, stop), and nothing else of the file."""
-        with self.errors(path):
+        with self._errors(path):
             dataset = opened()
             rows = dataset[start:stop]
             if len(rows) != stop - start:
@@ -313,7 +303,6 @@ class Hdf5Out:
         shape: tuple[int, ...],
         dtype: Any,
         blocks: Iterator[Any],
-        *,
         kind: str = "",
         is_compressed: bool = False,
     ) -> None:

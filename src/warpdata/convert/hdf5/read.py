@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import PurePosixPath
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,13 +19,7 @@ from warpdata.convert.hdf5.file import MAGIC, Hdf5File
 from warpdata.convert.place import Place
 from warpdata.convert.receipt import MAX_DOCUMENT_BYTES, packed, unpacked
 from warpdata.convert.stepped import EpisodeColumn, Parts, Read, Rows, SteppedEpisodes, chain_rows
-from warpdata.convert.tables.mapping import (
-    FileMapping,
-    MappedEpisodes,
-    MappingSource,
-    by_number,
-    list_files,
-)
+from warpdata.convert.tables.mapping import MappedEpisodes, MappingSource, by_number, list_files
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.errors import (
     CorruptLayoutError,
@@ -87,14 +81,13 @@ def read(
     require_word("split", split, get_args(Split))
     if layout is not None and layout not in LAYOUTS:
         raise ValueError(f"no layout {layout!r}; there are {', '.join(LAYOUTS)}.{nearest(layout, LAYOUTS)}")
-    place, stated = Place.of(source), FileMapping.of(mapping)
-    if stated is not None:
-        return Episodes(MappedEpisodes(place, SUFFIXES, Hdf5File, stated, fps))
+    place = Place.of(source)
+    if mapping is not None:
+        return Episodes(MappedEpisodes(place, SUFFIXES, Hdf5File, mapping, fps))
     return Episodes(Hdf5Episodes(place, Options(layout, fps, next_obs, split, max_episode_steps)))
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
+class Options(NamedTuple):
     """Arguments of `read`."""
 
     layout: Layout | None
@@ -115,9 +108,7 @@ class Hdf5Episodes(SteppedEpisodes):
             beside, above = PurePosixPath(name or place.name).with_suffix(".json").name, place
             if not name and place.path is not None:
                 above = Place(place.path.parent)
-            sidecar: dict[str, Any] = {}
-            if above.exists(beside):
-                sidecar = above.read_json(beside, max_bytes=_MAX_SIDECAR)
+            sidecar = above.read_json(beside, max_bytes=_MAX_SIDECAR) if above.exists(beside) else {}
             layout = _CLASSES[options.layout or _detect_layout(file)]
             self._layouts[stem] = layout(file, options, sidecar)
 
@@ -166,9 +157,8 @@ def _detect_layout(file: Hdf5File) -> Layout:
         return "aloha"
     if {"observations", "actions", "rewards"} <= set(names) and not file.is_group("observations"):
         return "d4rl"
-    listed = ", ".join(names[:20]) or "nothing"
     hint = f"Name a layout ({', '.join(LAYOUTS)}), or name the episodes and signals with a mapping."
-    fact = f"no known layout of episodes; at the top there are {listed}"
+    fact = f"no known layout of episodes; at the top there are {', '.join(names[:20]) or 'nothing'}"
     raise FormatError(fact, path=file.name, hint=hint)
 
 
@@ -237,38 +227,29 @@ class FileLayout:
                 fact = f"{path!r} of episode {name!r} has no row per step and cannot be kept as metadata ({error})"
                 hint = "Name the arrays to read with a mapping."
                 raise CorruptLayoutError(fact, path=place, hint=hint) from None
-        facts = {"attributes": attributes, "layout": self.layout, **more}
-        if kept:
-            facts["arrays"] = kept
-        return self._finish(name, steps, columns, static, facts, place, fps)
+        facts = {
+            "attributes": attributes,
+            "layout": self.layout,
+            **more,
+            **({"arrays": kept} if kept else {}),
+        }
+        return self._finish(Parts(name, steps, columns, static, facts, fps, place=place))
 
-    def _finish(
-        self,
-        name: str,
-        steps: int,
-        columns: dict[str, EpisodeColumn],
-        static: dict[str, Any],
-        facts: dict[str, Any],
-        place: str,
-        fps: float | None = None,
-    ) -> Parts:
+    def _finish(self, parts: Parts) -> Parts:
         """Merge observations with what follows them: one column of N + 1 rows."""
+        columns, facts, place = dict(parts.columns), dict(parts.meta), str(parts.place)
         following = [path for path in columns if path.startswith(("next_obs/", "next_observations"))]
         if self.options.next_obs == "merge" and following:
             facts["next_obs"] = True
-            for path in following if steps else ():
+            for path in following if parts.steps else ():
                 own = path.removeprefix("next_")
                 if own in columns:
-                    rows = _follow(columns[own].rows, columns.pop(path).rows, own, place)
+                    seen, after = columns[own].rows, columns.pop(path).rows
+                    chain = chain_rows([seen, after.part(seen.count - 1, seen.count)], own)
+                    rows = replace(chain, read=partial(_read_followed, chain.read, after, own, place))
                     columns[own] = EpisodeColumn(rows, "observation")
-        fps = self.options.fps or fps
-        return Parts(name, steps, columns, static, {"hdf5": facts}, fps, self.usual_fps, place=place)
-
-
-def _follow(seen: Rows, following: Rows, what: str, place: str) -> Rows:
-    """Observations and the one after the last; the stated next observation must be the following one."""
-    chain = chain_rows([seen, following.part(seen.count - 1, seen.count)], what)
-    return replace(chain, read=partial(_read_followed, chain.read, following, what, place))
+        fps = self.options.fps or parts.fps
+        return replace(parts, columns=columns, meta={"hdf5": facts}, fps=fps, usual_fps=self.usual_fps)
 
 
 def _read_followed(
@@ -283,11 +264,8 @@ def _read_followed(
         same = same.reshape(len(seen), -1).all(1)
         if not same.all():
             step = low - 1 + int(np.flatnonzero(~same)[0])
-            fact = (
-                f"the next observation of step {step} of {what!r} is not the observation of step {step + 1}"
-            )
-            hint = "Read both as they are with next_obs='keep'."
-            raise CorruptLayoutError(fact, path=place, hint=hint)
+            fact = f"the next observation of step {step} of {what!r} is not that of step {step + 1}"
+            raise CorruptLayoutError(fact, path=place, hint="Read both as they are with next_obs='keep'.")
     return rows
 
 
@@ -346,14 +324,12 @@ class Robomimic(FileLayout):
             task = json_object(self.data_attributes.get("problem_info")).get("language_instruction")
             if isinstance(task, list) and all(isinstance(part, str) for part in task):
                 task = "".join(task)
-            if not isinstance(task, str):
-                task = self.stem.removesuffix("_demo").replace("_", " ")
+            task = task if isinstance(task, str) else self.stem.removesuffix("_demo").replace("_", " ")
             task = task.strip('"')
         splits = [split for split in ("train", "valid") if name in self.masks.get(split, ())]
         env_args = json_object(self.data_attributes.get("env_args"))
-        kwargs = as_object(env_args.get("env_kwargs"))
         items = {"env_id": env_args.get("env_name"), "task": task, "split": splits[-1] if splits else None}
-        fps = stated_rate(kwargs.get("control_freq"))
+        fps = stated_rate(as_object(env_args.get("env_kwargs")).get("control_freq"))
         return {key: value for key, value in items.items() if isinstance(value, str)}, {}, fps
 
 
@@ -425,38 +401,30 @@ class D4rl(FileLayout):
     @cached_property
     def bounds(self) -> NDArray[np.int64]:
         """Where episodes begin, and the end."""
-        shape = self.file.shape("actions")
-        count = shape[0] if shape else 0
+        file, names, split = self.file, self.file.names("/"), self.options.split
+        shape = file.shape("actions")
+        count, has_timeouts = shape[0] if shape else 0, "timeouts" in names
         ends = np.zeros(count, np.bool_)
-        names = self.file.names("/")
-        if "timeouts" in names:
-            ends |= self._flags("timeouts", count)
         # In AntMaze a terminal marks the goal, and repeats until the time is up.
-        is_maze = "antmaze" in PurePosixPath(self.file.name).name.lower() and "timeouts" in names
-        ends_at_terminals = self.options.split == "done" or (self.options.split == "auto" and not is_maze)
-        if "terminals" in names and ends_at_terminals:
-            ends |= self._flags("terminals", count)
-        if "timeouts" not in names and "next_observations" in names:
-            seen, following = self.file.rows("observations"), self.file.rows("next_observations")
+        is_maze = "antmaze" in PurePosixPath(file.name).name.lower() and has_timeouts
+        ends_at_terminals = split == "done" or (split == "auto" and not is_maze)
+        for path, is_used in (("timeouts", has_timeouts), ("terminals", ends_at_terminals)):
+            if is_used and path in names:
+                self._check_count(path, count)
+                for start in range(0, count, 1 << 20):
+                    flags = file.rows(path).read(start, min(start + (1 << 20), count))
+                    ends[start : start + len(flags)] |= flags.reshape(len(flags), -1)[:, 0] != 0
+        if not has_timeouts and "next_observations" in names:
+            seen, following = file.rows("observations"), file.rows("next_observations")
             for start in range(0, count - 1, 1 << 16):
                 stop = min(start + (1 << 16), count - 1)
                 differ = following.read(start, stop) != seen.read(start + 1, stop + 1)
                 ends[start:stop] |= differ.reshape(stop - start, -1).any(1)
-        elif "timeouts" not in names:
-            cuts, most = [0], self.options.max_episode_steps
-            for end in [*(np.flatnonzero(ends) + 1).tolist(), count]:
-                cuts += [*range(cuts[-1] + most, end, most), end]
-            return np.unique(cuts)
-        return np.unique([0, *(np.flatnonzero(ends) + 1), count])
-
-    def _flags(self, path: str, count: int) -> NDArray[np.bool_]:
-        self._check_count(path, count)
-        rows = self.file.rows(path)
-        flags = np.empty(count, np.bool_)
-        for start in range(0, count, 1 << 20):
-            stop = min(start + (1 << 20), count)
-            flags[start:stop] = rows.read(start, stop).reshape(stop - start, -1)[:, 0] != 0
-        return flags
+        cuts = [0]
+        most = count if has_timeouts or "next_observations" in names else self.options.max_episode_steps
+        for end in [*(np.flatnonzero(ends) + 1).tolist(), count]:
+            cuts += [*range(cuts[-1] + most, end, max(1, most)), end]
+        return np.unique(cuts)
 
     def _check_count(self, path: str, count: int) -> None:
         shape = self.file.shape(path)
@@ -482,15 +450,13 @@ class D4rl(FileLayout):
     @property
     def metadata(self) -> dict[str, Any]:
         """Arrays that are no rows of episodes: the algorithm, the weights of the policy."""
-        arrays: dict[str, Any] = {}
-        left: list[str] = []
+        more: dict[str, Any] = {"arrays": {}, "left_out": []}
         for path in self.file.paths("/"):
             if path not in self.flat:
                 try:
-                    arrays[path] = packed(self.file.whole(path))
+                    more["arrays"][path] = packed(self.file.whole(path))
                 except (LimitExceededError, TypeError, UnsupportedDtypeError):
-                    left.append(path)
-        more = {"arrays": arrays, "left_out": left}
+                    more["left_out"].append(path)
         return {**super().metadata, **{key: value for key, value in more.items() if value}}
 
     def parts(self, position: int) -> Parts:
@@ -500,9 +466,9 @@ class D4rl(FileLayout):
             path: EpisodeColumn(rows.part(start, stop), _ROLES.get(path, "other"))
             for path, rows in self.flat.items()
         }
-        name, facts = self.ids[position], {"layout": self.layout}
+        name, facts, static = self.ids[position], {"layout": self.layout}, {"env_id": self.stem}
         place = f"{self.file.name}#{name}"
-        return self._finish(name, stop - start, columns, {"env_id": self.stem}, facts, place)
+        return self._finish(Parts(name, stop - start, columns, static, facts, place=place))
 
 
 _CLASSES: dict[Layout, type[FileLayout]] = {

@@ -13,24 +13,14 @@ from typing import Any, Literal, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.convert.exporting import (
-    ExportOptions,
-    Part,
-    StepColumn,
-    StepRows,
-    StepWriter,
-    place_signals,
-    source_id,
-    write_set,
-)
+from warpdata.convert.exporting import ExportOptions, Part, StepRows, StepWriter, source_id
 from warpdata.convert.hdf5.file import Hdf5Out, writing
 from warpdata.convert.hdf5.read import OWN_DOCUMENT
-from warpdata.convert.receipt import ConversionReceipt, Note, called, packed, unpacked
+from warpdata.convert.receipt import ConversionReceipt, metadata_of, packed, unpacked
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.errors import CorruptLayoutError, require_word
 
 _DEMO = re.compile(r"demo_\d+")
-_OWN_LAYOUTS = ("robomimic", "libero")
 _PATHS = {
     "observation": ("obs/{}", "obs/{}"),
     "action": ("actions", "action_dict/{}"),
@@ -58,7 +48,7 @@ def write(
     steps are kept in the file.
     """
     require_word("compression", compression, ("gzip", "none"))
-    return write_set(RobomimicWriter(next_obs, env_args, compression), episodes, target, **options)
+    return RobomimicWriter(next_obs, env_args, compression).write(episodes, target, **options)
 
 
 class RobomimicWriter(StepWriter):
@@ -78,49 +68,53 @@ class RobomimicWriter(StepWriter):
         """The new file."""
         return writing(target)
 
-    def choose(self, rows: StepRows, episodes: Episodes) -> None:
+    def choose(self, _rows: StepRows, episodes: Episodes) -> None:
         """Demos keep their names if all have robomimic's; others are numbered."""
         ids = [source_id(episode) for episode in episodes]
         self._keeps_names = all(map(_DEMO.fullmatch, ids)) and len(set(ids)) == len(ids)
-        super().choose(rows, episodes)
 
     def make(self, rows: StepRows, scratch: Path) -> Part:
         """The group of one demo."""
-        kept = rows.episode.meta.get("hdf5")
-        kept = kept if isinstance(kept, Mapping) and kept.get("layout") in _OWN_LAYOUTS else {}
+        kept = metadata_of(rows.episode.meta, "hdf5")
+        kept = kept if kept.get("layout") in ("robomimic", "libero") else {}
         next_obs = self._next_obs if self._next_obs is not None else bool(kept.get("next_obs", not kept))
-        path, notes = scratch / "part.hdf5", {}
-        paths = {name: name for name in rows.columns} if kept else place_signals(rows.columns, _PATHS)
-        with writing(path, durable=False) as out:
+        paths = {name: name for name in rows.columns} if kept else rows.place(_PATHS)
+        with writing(scratch / "part.hdf5", durable=False) as out:
             out.group(_PART)
             for name, column in rows.columns.items():
-                there = paths[name]
+                there, meta = paths[name], column.meta
                 is_seen = there.startswith("obs/")
+                parts = [(there, 0, len(rows) if is_seen or meta.role == "action" else column.count)]
                 if column.has_more and is_seen and next_obs:
-                    self._stream(out, f"next_{there}", column, 1, len(rows) + 1)
-                stop = len(rows) if is_seen or column.meta.role == "action" else column.count
-                self._stream(out, there, column, 0, stop)
-                notes[name] = called(column.note(has_final=next_obs or not is_seen), name, there)
+                    parts.insert(0, (f"next_{there}", 1, len(rows) + 1))
+                is_compressed = meta.kind == "image" and self._compression != "none"
+                for path, start, stop in parts:
+                    shape, blocks = (stop - start, *meta.shape), column.blocks(start, stop)
+                    out.stream(f"{_PART}/{path}", shape, meta.dtype, blocks, meta.kind, is_compressed)
+                rows.keep(name, there, has_final=next_obs or not is_seen)
             if not kept:
-                self._complete(out, rows, notes)
-            self._write_attributes(out, rows, kept)
-        return Part(len(rows), notes, (path, source_id(rows.episode)))
+                self._complete(out, rows)
+            for path, value in kept.get("arrays", {}).items():
+                out.array(f"{_PART}/{path}", unpacked(value))
+            for path, attributes in kept.get("attributes", {}).items():
+                for name, value in attributes.items():
+                    out.attribute(f"{_PART}/{path}".rstrip("/"), name, value)
+            out.attribute(_PART, "num_samples", np.int64(len(rows)))
+            static = dict(rows.episode.static)
+            if not kept and static:
+                language = {"lang": static["task"]} if isinstance(static.get("task"), str) else {}
+                out.attribute(_PART, "ep_meta", json.dumps(packed({**static, **language})))
+        return Part(len(rows), (scratch / "part.hdf5", rows.id))
 
-    def _stream(self, out: Hdf5Out, name: str, column: StepColumn, start: int, stop: int) -> None:
-        meta, blocks = column.meta, column.blocks(start, stop)
-        is_compressed = meta.kind == "image" and self._compression != "none"
-        shape = (stop - start, *meta.shape)
-        out.stream(f"{_PART}/{name}", shape, meta.dtype, blocks, kind=meta.kind, is_compressed=is_compressed)
-
-    def _complete(self, out: Hdf5Out, rows: StepRows, notes: dict[str, Note]) -> None:
+    def _complete(self, out: Hdf5Out, rows: StepRows) -> None:
         """Write what robomimic needs and the episode does not have."""
         actions, count = [rows.columns[name] for name in rows.names("action")], len(rows)
-        if len(actions) != 1:
-            if not actions or any(len(column.meta.shape) > 1 for column in actions):
-                raise CorruptLayoutError(
-                    f"episode {rows.episode.id!r} has no actions that make one vector, which robomimic needs",
-                    hint="Choose the actions with a mapping, or join them with Episodes.map.",
-                )
+        if not actions or (len(actions) > 1 and any(len(column.meta.shape) > 1 for column in actions)):
+            raise CorruptLayoutError(
+                f"episode {rows.episode.id!r} has no actions that make one vector, which robomimic needs",
+                hint="Choose the actions with a mapping, or join them with Episodes.map.",
+            )
+        if len(actions) > 1:
             width = sum(int(np.prod(column.meta.shape)) for column in actions)
             dtype = np.result_type(*(column.meta.dtype for column in actions))
 
@@ -133,25 +127,10 @@ class RobomimicWriter(StepWriter):
             out.stream(f"{_PART}/actions", (count, width), dtype, joined())
         if not rows.names("reward"):
             out.array(f"{_PART}/rewards", np.zeros(count, np.float64))
-            notes["rewards"] = Note("kept", 0, why="missing in the source: zeros, which robomimic needs")
+            rows.add_missing("rewards", "zeros, which robomimic needs")
         if not rows.names("terminated"):
-            dones = np.zeros(count, np.int64)
-            dones[-1:] = 1
-            out.array(f"{_PART}/dones", dones)
-            why = "missing in the source: 1 at the last step, which robomimic needs"
-            notes["dones"] = Note("kept", 0, why=why)
-
-    def _write_attributes(self, out: Hdf5Out, rows: StepRows, kept: Mapping[str, Any]) -> None:
-        for path, value in kept.get("arrays", {}).items():
-            out.array(f"{_PART}/{path}", unpacked(value))
-        for path, attributes in kept.get("attributes", {}).items():
-            for name, value in attributes.items():
-                out.attribute(f"{_PART}/{path}".rstrip("/"), name, value)
-        out.attribute(_PART, "num_samples", np.int64(len(rows)))
-        static = dict(rows.episode.static)
-        if not kept and static:
-            language = {"lang": static["task"]} if isinstance(static.get("task"), str) else {}
-            out.attribute(_PART, "ep_meta", json.dumps(packed({**static, **language})))
+            out.array(f"{_PART}/dones", (np.arange(count) == count - 1).astype(np.int64))
+            rows.add_missing("dones", "1 at the last step, which robomimic needs")
 
     def add(self, part: Part) -> str:
         """Copy the group into the file."""
@@ -164,8 +143,8 @@ class RobomimicWriter(StepWriter):
 
     def finish(self, episodes: Episodes, receipt: ConversionReceipt) -> None:
         """Write the attributes of the file and of /data, the masks, and the receipt."""
-        kept = episodes.metadata.get("hdf5")
-        kept = kept if isinstance(kept, Mapping) and "files" not in kept else {}
+        kept = metadata_of(episodes.metadata, "hdf5")
+        kept = {} if "files" in kept else kept
         attributes, arrays = kept.get("attributes", {}), kept.get("arrays", {})
         self.out.group("data")
         for name, value in attributes.get("", {}).items():
@@ -179,12 +158,13 @@ class RobomimicWriter(StepWriter):
                 array = np.array([each for each in array if each.decode() in self._names], array.dtype)
             self.out.array(path, array)
         if not any(path.startswith("mask/") for path in arrays):
-            splits = [episode.static.get("split") for episode in episodes]
-            for split in dict.fromkeys(each for each in splits if isinstance(each, str) and each):
-                members = [
-                    name.encode() for name, own in zip(self._names, splits, strict=True) if own == split
-                ]
-                self.out.array(f"mask/{split.replace('/', '_')}", np.array(members))
+            members: dict[str, list[bytes]] = {}
+            for name, episode in zip(self._names, episodes, strict=True):
+                split = episode.static.get("split")
+                if isinstance(split, str) and split:
+                    members.setdefault(split.replace("/", "_"), []).append(name.encode())
+            for split, names in members.items():
+                self.out.array(f"mask/{split}", np.array(names))
         self.out.array(OWN_DOCUMENT, receipt.document().decode())
 
     def _data_attributes(

@@ -12,10 +12,8 @@ from numpy.typing import NDArray
 from warpdata.bytekit.lazy import cached_property
 from warpdata.convert.aligning import AlignOptions, check_rate, steps_with
 from warpdata.convert.lerobot import tables
-from warpdata.convert.lerobot.documents import DEFAULTS
-from warpdata.convert.lerobot.features import features_of
-from warpdata.convert.lerobot.read import FORMAT, TASK
-from warpdata.convert.lerobot.statistics import FrameCounts, SetStatistics
+from warpdata.convert.lerobot.features import FrameCounts, SetStatistics, features_of
+from warpdata.convert.lerobot.read import DEFAULTS, FORMAT, TASK
 from warpdata.convert.receipt import unpacked
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.errors import MissingExtraError, SchemaMismatchError, nearest, require_kind

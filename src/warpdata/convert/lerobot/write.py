@@ -5,8 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Unpack, get_args
 
@@ -22,27 +25,194 @@ from warpdata.convert.aligning import (
     stated_rate,
     steps_with,
 )
-from warpdata.convert.exporting import ExportOptions, Part, StepColumn, StepRows, StepWriter, write_set
+from warpdata.convert.exporting import ExportOptions, Part, StepColumn, StepRows, StepWriter
 from warpdata.convert.lerobot import tables
-from warpdata.convert.lerobot.cameras import (
-    EncodedFrames,
-    VideoOut,
-    copy_frames,
-    encode_pictures,
-    raw_camera,
+from warpdata.convert.lerobot.features import (
+    QUANTILES,
+    Feature,
+    FrameCounts,
+    SetStatistics,
+    camera_codec,
+    features_of,
+    row_statistics,
 )
-from warpdata.convert.lerobot.documents import OURS
-from warpdata.convert.lerobot.features import Feature, features_of
-from warpdata.convert.lerobot.read import FORMAT, TASK
-from warpdata.convert.lerobot.statistics import QUANTILES, FrameCounts, SetStatistics, row_statistics
+from warpdata.convert.lerobot.read import FORMAT, OURS, TASK
 from warpdata.convert.place import check_inside
 from warpdata.convert.plain_names import with_own_names
 from warpdata.convert.receipt import ConversionReceipt, EpisodeNotes, Note, packed, unpacked
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.episodes.forms.directory import RawCamera, encode_cameras
+from warpdata.episodes.record.camera import VideoFile
+from warpdata.episodes.sources.cameras import VideoSignal
+from warpdata.episodes.sources.encoded import EncodedRun, encoded_run
 from warpdata.errors import SchemaMismatchError, WarpError, require_word
-from warpdata.formats.episodedir.images import VideoOptions
+from warpdata.formats.episodedir.containers import HEAD_BYTES, file_head, wrapped
+from warpdata.formats.episodedir.images import STILL_CODECS, FrameShape, VideoOptions
+from warpdata.formats.episodedir.video import encode_png
 from warpdata.timeline.episode import Episode
+
+
+@dataclass(slots=True)
+class EncodedFrames:
+    """The encoded frames of a camera of one episode, in decoding order, in a scratch file."""
+
+    path: Path
+    sizes: list[int]
+    entry: bytes
+    keyframe: list[bool]
+    shows: list[int]
+    lead: int
+    """Frames before the first one shown."""
+    info: dict[str, Any]
+    """The entry of info.json about the stream."""
+
+    @classmethod
+    def save(
+        cls, path: Path, run: EncodedRun, fps: float, rows: NDArray[np.int64] | None = None
+    ) -> EncodedFrames:
+        """Save the frames of a run; `rows` chooses pictures that are encoded one by one."""
+        packets = run.packets() if rows is None else chosen_pictures(run, rows)
+        sizes = []
+        with open(path, "xb") as out:
+            for data in packets:
+                out.write(data)
+                sizes.append(len(data))
+        keyframe, shows = run.keyframe.tolist(), run.shows.tolist()
+        if rows is not None:
+            keyframe, shows = [True] * len(rows), list(range(len(rows)))
+        info = {
+            "video.height": run.shape.height,
+            "video.width": run.shape.width,
+            "video.codec": run.stream.codec,
+            "video.pix_fmt": run.stream.pix_fmt,
+            "video.is_depth_map": False,
+            "video.fps": fps,
+            "video.channels": 3,
+            "has_audio": False,
+        }
+        lead = int(np.flatnonzero(run.shown)[0]) if rows is None else 0
+        return cls(path, sizes, run.entry, keyframe, shows, lead, info)
+
+
+def chosen_pictures(run: EncodedRun, rows: NDArray[np.int64]) -> Iterator[bytes]:
+    """Pictures by number, read once as long as the numbers do not fall."""
+    packets, position, data = run.packets(), -1, b""
+    for row in np.maximum(rows, 0).tolist():
+        if row < position:
+            packets, position = run.packets(), -1
+        while position < row:
+            data, position = next(packets), position + 1
+        yield data
+
+
+def copy_frames(
+    column: StepColumn, path: Path, fps: float, *, allows_lead: bool, error_ns: int
+) -> tuple[EncodedFrames, Note] | None:
+    """The encoded frames of a camera as they are; None if they must be encoded again.
+
+    `allows_lead`: frames before the first one shown may be in the file.
+    """
+    codec = camera_codec(column.signal)
+    aligned = column.steps[column.name]
+    if codec in STILL_CODECS:
+        run = encoded_run(column.signal)
+        assert run is not None
+        frames = EncodedFrames.save(path, run, fps, aligned.positions)
+    else:
+        count = len(column.steps)
+        is_run = bool(aligned.mask.all() and np.array_equal(aligned.positions, np.arange(count)))
+        run = encoded_run(column.signal[:count]) if codec is not None and is_run else None
+        if run is None or not (allows_lead or bool(run.shown[0])):
+            return None
+        frames = EncodedFrames.save(path, run, fps)
+    return frames, column.note(decoded=False, has_final=False, error_ns=error_ns)
+
+
+def raw_camera(
+    column: StepColumn, path: Path, fps: float, options: VideoOptions, error_ns: int, done: Any
+) -> RawCamera:
+    """A camera to be encoded; `done` is called with its frames and its note."""
+    height, width = column.meta.shape[:2]
+    codec = camera_codec(column.signal)
+    options = replace(options, fps=float(fps))
+
+    def blocks() -> Iterator[tuple[NDArray[Any], range]]:
+        start = 0
+        for frames in column.blocks(0, len(column.steps)):
+            yield np.asarray(frames), range(start, start + len(frames))
+            start += len(frames)
+
+    def finish(file: VideoFile) -> None:
+        video, index = Path(f"{path}.done{file.suffix}"), Path(f"{path}.done.frames.parquet")
+        file.commit(video, index)
+        run = encoded_run(VideoSignal(video, index, name=column.name))
+        assert run is not None
+        frames = EncodedFrames.save(Path(f"{path}.packets"), run, fps)
+        source = "raw frames" if codec is None else f"{codec} frames that no longer follow each other"
+        note = column.note(decoded=False, has_final=False, error_ns=error_ns)
+        why = "; ".join(filter(None, (f"{source} encoded as {options.codec or 'h264'}", note.why)))
+        done(frames, replace(note, how="reencoded", why=why))
+
+    shape = FrameShape(height, width, 3, "uint8")
+    return RawCamera(partial(VideoFile, path, shape, options, durable=False), blocks(), finish)
+
+
+def encode_pictures(column: StepColumn, error_ns: int) -> tuple[list[bytes], str, Note]:
+    """An image feature: JPEG and PNG as they are, anything else as PNG; with the suffix of the names."""
+    codec = camera_codec(column.signal)
+    note = column.note(decoded=False, has_final=False, error_ns=error_ns)
+    if codec in STILL_CODECS:
+        run = encoded_run(column.signal)
+        assert run is not None
+        rows = column.steps[column.name].positions
+        return list(chosen_pictures(run, rows)), "png" if codec == "png" else "jpg", note
+    blocks: Iterable[NDArray[Any]] = column.blocks(0, len(column.steps))
+    data = [encode_png(np.ascontiguousarray(frame)) for block in blocks for frame in block]
+    why = f"{'raw frames' if codec is None else f'{codec} frames, decoded'} as PNG"
+    return data, "png", replace(note, how="reencoded", why="; ".join(filter(None, (why, note.why))))
+
+
+class VideoOut:
+    """A video file that grows by encoded frames; its tables are written when it is closed."""
+
+    def __init__(self, path: Path, entry: bytes, rate: Fraction) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.entry, self._rate = entry, rate
+        self._file = open(path, "xb")  # noqa: SIM115 - closed by `close`
+        self._file.write(file_head(0))
+        self._sizes: list[int] = []
+        self._keys: list[bool] = []
+        self._shows: list[int] = []
+        self.bytes = HEAD_BYTES
+
+    @property
+    def frames(self) -> int:
+        """The number of frames."""
+        return len(self._sizes)
+
+    def add(self, frames: EncodedFrames) -> None:
+        """Append the frames of an episode."""
+        first = self.frames
+        with open(frames.path, "rb") as packets:
+            shutil.copyfileobj(packets, self._file, 1 << 20)
+        self._sizes += frames.sizes
+        self.bytes += sum(frames.sizes)
+        self._keys += frames.keyframe
+        self._shows += [first + number for number in frames.shows]
+
+    def close(self) -> None:
+        """Write the tables, and how long the frames are."""
+        size, shows = np.array(self._sizes, np.int64), np.array(self._shows, np.int64)
+        around = wrapped(self.entry, size, shows, np.array(self._keys, np.bool_), self._rate)
+        self._file.write(around.tail)
+        self._file.seek(0)
+        self._file.write(around.head)
+        self._file.close()
+
+    def discard(self) -> None:
+        """Close an unfinished file."""
+        self._file.close()
+
 
 Version = Literal["v3.0", "v2.1"]
 _PATHS = {
@@ -100,7 +270,7 @@ def write(
     writer = LeRobotWriter(version, names, task, robot_type, frames_as, video or CODEC, limits)
     given = {"names": names, "task": task, "robot_type": robot_type}
     supplied = {key: value for key, value in given.items() if value is not None}
-    return write_set(writer, episodes, path, supplied=supplied, max_age_ns=max_age_ns, **options)
+    return writer.write(episodes, path, supplied=supplied, max_age_ns=max_age_ns, **options)
 
 
 @dataclass(slots=True)
@@ -214,17 +384,16 @@ class LeRobotWriter(StepWriter):
         if not len(rows):
             raise SchemaMismatchError(f"episode {episode.id} has no steps")
         fps, error_ns = check_rate(rows.steps, self._fps, episode.source.place)
-        notes: dict[str, Note] = {}
         raw: list[RawCamera] = []
         for number, feature in enumerate(self._features.chosen):
             name, column, path = feature.name, columns[feature.name], scratch / str(number)
             if feature.storing == "image":
-                data, suffix, notes[feature.signal] = encode_pictures(column, error_ns)
+                data, suffix, rows.notes[feature.signal] = encode_pictures(column, error_ns)
                 made.pictures[name] = data, suffix
             elif feature.storing == "video":
 
                 def keep(frames: EncodedFrames, note: Note, feature: Feature = feature) -> None:
-                    made.frames[feature.name], notes[feature.signal] = frames, note
+                    made.frames[feature.name], rows.notes[feature.signal] = frames, note
 
                 copied = copy_frames(column, path, fps, allows_lead=self.is_v3, error_ns=error_ns)
                 if copied is None:
@@ -234,18 +403,18 @@ class LeRobotWriter(StepWriter):
             else:
                 made.values[name] = np.asarray(rows.steps[feature.signal].data)
                 note = column.note(has_final=False, error_ns=error_ns)
-                notes[feature.signal] = replace(note, how="retyped", why=feature.why) if feature.why else note
+                note = replace(note, how="retyped", why=feature.why) if feature.why else note
+                rows.notes[feature.signal] = note
         encode_cameras(raw)
         for name, why in self._features.dropped.items():
             if name in episode.signals:
-                notes[name] = Note("dropped", len(episode.signals[name]), why=why)
+                rows.notes[name] = Note("dropped", len(episode.signals[name]), why=why)
         self._take_facts(made, rows)
         self._count_frames(made, columns)
         static = {name: value for name, value in episode.static.items() if name not in _OWN_STATIC}
         start = int(rows.steps.times_ns[0])
         about = EpisodeNotes(len(rows), start_ns=start, static=packed(static)).to_json()
-        order = [feature.signal for feature in self._features.chosen] + list(self._features.dropped)
-        return Part(len(rows), {name: notes[name] for name in order if name in notes}, made, about)
+        return Part(len(rows), made, about)
 
     def _columns(self, rows: StepRows) -> dict[str, StepColumn]:
         """The column of every feature, with the types of the first episode."""

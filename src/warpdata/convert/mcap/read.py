@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import zlib
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
@@ -27,13 +27,13 @@ from warpdata.convert.messages import (
     Attachment,
     Ints,
     LogChannel,
+    LogContents,
     MessageLog,
     Payloads,
     Stamps,
     name_path,
 )
-from warpdata.convert.messages.episode import Reading, Recordings
-from warpdata.convert.messages.topic import TimeKind
+from warpdata.convert.messages.episode import Reading, Recordings, TimeKind
 from warpdata.convert.place import Place
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.errors import (
@@ -154,7 +154,7 @@ class McapLog(MessageLog):
         return self._readers[file]
 
     @cached_property
-    def _contents(self) -> _Contents:
+    def _scanned(self) -> _Contents:
         contents = _Contents()
         for file in range(len(self._files)):
             with name_path(self._path(file)):
@@ -162,62 +162,48 @@ class McapLog(MessageLog):
         return contents
 
     @cached_property
-    def channels(self) -> Sequence[LogChannel]:
-        """All topics in the order of their declaration."""
-        return list(self._contents.channels)
-
-    @property
-    def about(self) -> Mapping[str, Any]:
-        """Header, metadata records, and what could not be read."""
-        contents = self._contents
-        about: dict[str, Any] = {"header": contents.header, "metadata": contents.metadata}
-        return about | ({"damage": contents.damage} if contents.damage else {})
-
-    @property
-    def attachments(self) -> Sequence[Attachment]:
-        """Files that came with the messages."""
-        return self._contents.attachments
-
-    @cached_property
-    def _by_channel(self) -> list[tuple[Stamps, NDArray[Any]]]:
+    def _messages(self) -> list[NDArray[Any]]:
         """Messages of every channel, ordered by log time."""
-        every = np.concatenate([np.empty(0, _INDEX), *self._contents.messages])
+        channels = list(self._scanned.channels)
+        every = np.concatenate([np.empty(0, _INDEX), *self._scanned.messages])
         every = every[np.argsort(every["channel"], kind="stable")]
-        bounds = np.searchsorted(every["channel"], np.arange(1, len(self.channels)))
-        by_channel = []
-        for channel, own in zip(self.channels, np.split(every, bounds), strict=False):
+        bounds = np.searchsorted(every["channel"], np.arange(1, len(channels)))
+        messages = []
+        for channel, own in zip(channels, np.split(every, bounds), strict=False):
             if max(own["log"].max(initial=0), own["publish"].max(initial=0)) >= _MAX_TIME:
                 raise CorruptLayoutError(f"timestamp out of range in topic {channel.topic!r}", path=self.name)
-            own = own[np.argsort(own["log"], kind="stable")]
-            columns = (own[name].astype(np.int64) for name in ("log", "publish", "sequence"))
-            by_channel.append((Stamps(*columns), own))
-        return by_channel
+            messages.append(own[np.argsort(own["log"], kind="stable")])
+        return messages
 
-    def stamps(self, channel: int) -> Stamps:
-        """Times of the messages of a channel."""
-        return self._by_channel[channel][0]
-
-    def payload_bytes(self, channel: int) -> int:
-        """Total size of the messages of a channel."""
-        return int(self._by_channel[channel][1]["size"].sum())
+    @cached_property
+    def contents(self) -> LogContents:
+        """Channels, stamps, header and metadata records, and what could not be read."""
+        scanned = self._scanned
+        stamps = [
+            Stamps(*(own[name].astype(np.int64) for name in ("log", "publish", "sequence")))
+            for own in self._messages
+        ]
+        about: dict[str, Any] = {"header": scanned.header, "metadata": scanned.metadata}
+        about |= {"damage": scanned.damage} if scanned.damage else {}
+        sizes = [int(own["size"].sum()) for own in self._messages]
+        return LogContents(list(scanned.channels), stamps, sizes, about, scanned.attachments)
 
     def payloads(self, channel: int, rows: Ints) -> Payloads:
-        """Messages of a channel by their positions in `stamps`."""
+        """Messages of a channel by their positions in its stamps."""
         small = self._small.get(channel)
         if small is not None:
             return Payloads(small.data, small.starts[rows], small.sizes[rows])
-        return self._read_messages(self._by_channel[channel][1][rows])
+        return self._read_messages(self._messages[channel][rows])
 
     @cached_property
     def _small(self) -> dict[int, Payloads]:
         """All messages of the smallest topics, copied in one pass over the parts."""
-        sizes = {number: self.payload_bytes(number) for number in range(len(self.channels))}
-        order = sorted(sizes, key=sizes.__getitem__)
-        totals = np.cumsum([sizes[number] for number in order])
-        numbers = order[: int((totals <= _SMALL_BYTES).sum())]
+        sizes = np.array(self.contents.sizes, np.int64)
+        order = np.argsort(sizes, kind="stable")
+        numbers = order[: int((np.cumsum(sizes[order]) <= _SMALL_BYTES).sum())].tolist()
         if not numbers:
             return {}
-        chosen = [self._by_channel[number][1] for number in numbers]
+        chosen = [self._messages[number] for number in numbers]
         data, starts, lengths = self._read_messages(np.concatenate(chosen))
         ends = np.cumsum([len(own) for own in chosen])[:-1]
         parts = zip(numbers, np.split(starts, ends), np.split(lengths, ends), strict=True)
@@ -245,7 +231,7 @@ class McapLog(MessageLog):
         if records is not None:
             self._cache.move_to_end(number)
             return records
-        part = self._contents.parts[number]
+        part = self._scanned.parts[number]
         with name_path(self._path(part.file)):
             stored = self._open(part.file).read(part.offset, part.offset + part.stored)
             records = np.frombuffer(_decompress(part, stored), np.uint8)

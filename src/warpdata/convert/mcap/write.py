@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Unpack, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from warpdata._version import __version__
 from warpdata.bytekit.arrays import dtype_of
 from warpdata.bytekit.io.commit import commit_file
-from warpdata.convert.exporting import OnError, Progress, source_id, write_episode_files
+from warpdata.convert.exporting import FileOptions, source_id, write_episode_files
 from warpdata.convert.messages import Attachment, LogChannel
 from warpdata.convert.messages.cdr import PRIMITIVES
 from warpdata.convert.messages.episode import ATTACHMENT_KEYS, ATTACHMENTS, KEPT, OWN
@@ -75,9 +75,7 @@ def write(
     target: str | os.PathLike[str],
     *,
     compression: Compression = "zstd",
-    on_error: OnError = "stop",
-    jobs: int = 1,
-    progress: Progress | None = None,
+    **options: Unpack[FileOptions],
 ) -> ConversionReceipt:
     """Write every episode as an MCAP file, below a new folder, or as the one file that `target` names.
 
@@ -87,10 +85,7 @@ def write(
     `on_error="skip"` leaves out episodes that cannot be read, and counts them.
     """
     require_word("compression", compression, get_args(Compression))
-    write_file = partial(_write_file, compression)
-    return write_episode_files(
-        "mcap", episodes, target, write_file, on_error=on_error, jobs=jobs, progress=progress
-    )
+    return write_episode_files("mcap", episodes, target, partial(_write_file, compression), **options)
 
 
 def _write_file(

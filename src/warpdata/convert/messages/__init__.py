@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from warpdata.bytekit.lazy import cached_property
 from warpdata.bytekit.process.forks import Reopens
 from warpdata.convert.place import Place
 from warpdata.errors import WarpError
@@ -86,43 +87,36 @@ class Attachment:
     data: bytes
 
 
+class LogContents(NamedTuple):
+    """What a recording holds besides the bytes of its messages; lists are by channel."""
+
+    channels: Sequence[LogChannel]
+    """All topics in the order of their declaration."""
+    stamps: Sequence[Stamps]
+    sizes: Sequence[int]
+    """Total size of the messages."""
+    about: Mapping[str, Any]
+    """Header and metadata of the container, as JSON."""
+    attachments: Sequence[Attachment] = ()
+    """Files that came with the messages."""
+
+
 class MessageLog(Reopens, ABC):
-    """The files of one recording: its channels, and the stamps and messages of each by channel number."""
+    """The files of one recording."""
 
-    def __init__(self, place: Place, files: Sequence[str]) -> None:
+    def __init__(self, place: Place, files: Sequence[str], name: str = "") -> None:
         self._place, self._files = place, list(files)
-
-    @property
-    def name(self) -> str:
+        self.name = name or (self._path(0) if len(self._files) == 1 else place.name)
         """The file, or the folder of several, for error messages."""
-        return self._path(0) if len(self._files) == 1 else self._place.name
 
     def _path(self, file: int) -> str:
         return f"{self._place.name}/{self._files[file]}" if self._files[file] else self._place.name
 
-    @property
+    @cached_property
     @abstractmethod
-    def channels(self) -> Sequence[LogChannel]:
-        """All topics in the order of their declaration."""
-
-    @property
-    @abstractmethod
-    def about(self) -> Mapping[str, Any]:
-        """Header and metadata of the container, as JSON."""
-
-    @property
-    def attachments(self) -> Sequence[Attachment]:
-        """Files that came with the messages."""
-        return ()
-
-    @abstractmethod
-    def stamps(self, channel: int) -> Stamps:
-        """Times of the messages of a channel."""
+    def contents(self) -> LogContents:
+        """Channels, stamps and metadata, read on first use."""
 
     @abstractmethod
     def payloads(self, channel: int, rows: Ints) -> Payloads:
-        """Messages of a channel by their positions in `stamps`."""
-
-    @abstractmethod
-    def payload_bytes(self, channel: int) -> int:
-        """Total size of the messages of a channel."""
+        """Messages of a channel by their positions in its stamps."""

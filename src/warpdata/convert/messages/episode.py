@@ -3,33 +3,347 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Any, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.arrays import dtype_named
+from warpdata.bytekit.arrays import dtype_named, read_only
+from warpdata.bytekit.io.ranges import RangeReader, open_buffered
 from warpdata.bytekit.jsontext import parse_json_object
 from warpdata.bytekit.lazy import cached_property
 from warpdata.bytekit.process.forks import Reopens
-from warpdata.convert.messages import MessageLog
-from warpdata.convert.messages.topic import TimeKind, Topic
+from warpdata.convert.messages import Ints, MessageLog
+from warpdata.convert.messages.cdr import Values
+from warpdata.convert.messages.decoders import EMPTY, Decoder, FieldSummary, open_decoder, summarize, to_array
+from warpdata.convert.messages.payload import Payload, PayloadFinder, to_mp4_packet
 from warpdata.convert.place import Place
 from warpdata.convert.plain_names import free_name, plain_name
 from warpdata.convert.receipt import packed, unpacked
-from warpdata.convert.stepped import RowsSignal
+from warpdata.convert.stepped import PicturesSignal, Rows, RowsSignal, image_kind
 from warpdata.episodes.collection.episodes import EpisodesSource
-from warpdata.errors import BlobNotFoundError, CorruptLayoutError, WarpError, nearest, require_word
+from warpdata.episodes.sources.file_video import FileVideo, SourceVideo
+from warpdata.errors import (
+    BlobNotFoundError,
+    CorruptLayoutError,
+    FormatError,
+    WarpError,
+    nearest,
+    require_word,
+)
+from warpdata.formats.episodedir.video import list_packets
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.memory import ArraySignal
-from warpdata.timeline.meta import OBJECT, Role, RowType, SignalMeta, as_kind, as_role
+from warpdata.timeline.meta import (
+    OBJECT,
+    Kind,
+    Role,
+    RowType,
+    SignalMeta,
+    as_kind,
+    as_role,
+    guess_role,
+    numeric_kind,
+)
 from warpdata.timeline.ragged import as_objects
 from warpdata.timeline.signal import Signal
 from warpdata.timeline.source import EpisodeSource, LazySignals, ReadOnlyDict
 from warpdata.timeline.times import checked_rate
+
+TimeKind = Literal["log", "publish", "header"]
+
+_STAMPS = {
+    "message.log_time_ns": "log_ns",
+    "message.publish_time_ns": "publish_ns",
+    "message.sequence": "sequence",
+}
+BYTES = "message.bytes"
+"""Whole messages of a topic that has fields without a signal."""
+LENGTH = ".length"
+"""Suffix of the signal with the real lengths of padded lists."""
+
+_PROBE_SIDE = 16
+_BLOCK_BYTES = 8 << 20
+_BLOCK_ROWS = 1 << 15
+_CACHED_BYTES = 32 << 20
+_MAX_STAMP = 1 << 33
+"""Limit for seconds and for nanoseconds: larger ones overflow 64 bits."""
+_HEADER_STAMPS = [
+    (f"{stamp}/{seconds}", f"{stamp}/{fraction}")
+    for stamp in ("header/stamp", "stamp", "timestamp")
+    for seconds, fraction in (("sec", "nanosec"), ("sec", "nsec"), ("seconds", "nanos"))
+]
+
+
+class _Timing(NamedTuple):
+    """The times of the records of a topic."""
+
+    used: TimeKind
+    """The chosen time, or the log time if the messages lack it."""
+    times: NDArray[np.int64]
+    order: Ints | None
+    """Positions of the records in log order; None: unchanged."""
+    moved_ns: int
+    """How far a record was moved because another has the same time."""
+
+
+class Topic(Reopens):
+    """The messages of one channel; fields follow from decoding all messages once, on first use."""
+
+    def __init__(
+        self,
+        log: MessageLog,
+        number: int,
+        base: str,
+        *,
+        clock: str | None,
+        time: TimeKind = "log",
+        role: Role | None = None,
+    ) -> None:
+        """`base` is the first part of the names of its signals; `role` None means a guess from each name."""
+        self.log, self.number, self.base = log, number, base
+        contents = log.contents
+        self.channel, self._stamps = contents.channels[number], contents.stamps[number]
+        self._bytes = contents.sizes[number]
+        self.path = f"{log.name} ({self.channel.topic})"
+        self.problem = ""
+        """Why the messages cannot be decoded."""
+        self._clock, self._time, self._role = clock, time, role
+        self._last_block: tuple[int, dict[str, Values]] = (-1, {})
+
+    def __len__(self) -> int:
+        return len(self._stamps.log_ns)
+
+    # Fields.
+
+    @cached_property
+    def _decoder(self) -> Decoder | None:
+        try:
+            return open_decoder(self.channel, self.log.name)
+        except FormatError as error:
+            self.problem = error.message
+            return None
+
+    @cached_property
+    def _survey(self) -> tuple[dict[str, FieldSummary], Payload | None]:
+        """Summaries of all fields, and the large one, from one pass over all messages."""
+        if self._decoder is None or not len(self):
+            return {}, None
+        summaries: dict[str, FieldSummary] = {}
+        finder = PayloadFinder(self.channel.schema, self.path)
+        try:
+            for fields in self._decode_blocks():
+                finder.add(fields)
+                for name, values in fields.items():
+                    summary = summarize(values)
+                    summaries[name] = summaries[name].merge(summary) if name in summaries else summary
+        except FormatError as error:
+            self.problem = error.message
+            return {}, None
+        final = {name: summary.finish(len(self)) for name, summary in summaries.items()}
+        payload = finder.finish(final, self._bytes, len(self))
+        if payload is not None:
+            del final[payload.field]
+        return final, payload
+
+    @property
+    def fields(self) -> dict[str, FieldSummary]:
+        """Summaries of all fields except the payload."""
+        return self._survey[0]
+
+    @property
+    def payload(self) -> Payload | None:
+        """The large field."""
+        payload = self._survey[1]
+        if payload is not None and payload.kind == "video" and self.timing.order is not None:
+            return Payload(payload.field, "bytes", payload.is_base64)  # a video needs its packets in order
+        return payload
+
+    @property
+    def skipped(self) -> dict[str, str]:
+        """Fields that no signal can hold, with the reason; they are in the messages."""
+        return {name: field.reason for name, field in self.fields.items() if field.kind == "skipped"}
+
+    def _decode_blocks(self) -> Iterator[dict[str, Values]]:
+        """All messages in log order, decoded block by block; the last block is cached."""
+        mean_bytes = max(1, self._bytes // max(1, len(self)))
+        step = max(1, min(_BLOCK_ROWS, _BLOCK_BYTES // mean_bytes))
+        for low in range(0, len(self), step):
+            if self._last_block[0] != low:
+                self._last_block = (low, self._decode(np.arange(low, min(low + step, len(self)))))
+            yield self._last_block[1]
+
+    def _decode(self, log_rows: Ints) -> dict[str, Values]:
+        assert self._decoder is not None
+        return self._decoder.decode(self.log.payloads(self.number, log_rows))
+
+    # Times.
+
+    @cached_property
+    def timing(self) -> _Timing:
+        """Strictly increasing times of the records."""
+        used, pair = self._time, None
+        if used == "header":
+            scalars = {
+                name for name, field in self.fields.items() if field.kind == "numbers" and not field.shape
+            }
+            pair = next((pair for pair in _HEADER_STAMPS if scalars.issuperset(pair)), None)
+            used = "log" if pair is None else used
+        if used == "publish" and not bool((self._stamps.publish_ns > 0).all()):
+            used = "log"
+        times = self._stamps.log_ns if used == "log" else self._stamps.publish_ns
+        times = times if pair is None else self._read_header_times(pair)
+        order, steps = np.argsort(times, kind="stable"), np.arange(len(times))
+        strict = np.maximum.accumulate(times[order] - steps) + steps
+        moved_ns = int(np.abs(strict - times[order]).max(initial=0))
+        return _Timing(used, read_only(strict), None if bool((order == steps).all()) else order, moved_ns)
+
+    def _read_header_times(self, names: tuple[str, str]) -> NDArray[np.int64]:
+        blocks = []
+        for fields in self._decode_blocks():
+            parts = [np.asarray(fields[name]) for name in names]
+            if any(not (np.abs(part.astype(np.float64)) < _MAX_STAMP).all() for part in parts):
+                fact = f"header stamp out of range in topic {self.channel.topic!r}"
+                raise CorruptLayoutError(fact, path=self.log.name)
+            seconds, nanoseconds = (part.astype(np.int64) for part in parts)
+            blocks.append(seconds * 1_000_000_000 + nanoseconds)
+        return np.concatenate(blocks)
+
+    def read_times(self) -> NDArray[np.int64]:
+        """Times of the records of every signal of the topic."""
+        return self.timing.times
+
+    def _log_rows(self, low: int, high: int) -> Ints:
+        order = self.timing.order
+        return np.arange(low, high) if order is None else order[low:high]
+
+    # Values.
+
+    def rows(self, name: str, low: int, high: int) -> NDArray[Any]:
+        """Records [low, high) of a signal of the topic; `name` is the part of its name after `base`."""
+        log_rows = self._log_rows(low, high)
+        if name in _STAMPS:
+            column: NDArray[np.int64] = getattr(self._stamps, _STAMPS[name])
+            return column[log_rows]
+        if name == BYTES:
+            return as_objects(map(bytes, self.log.payloads(self.number, log_rows).split()))
+        if self.payload is not None or self._bytes <= _CACHED_BYTES:
+            return self._columns[name][log_rows]
+        field = name if name in self.fields else name.removesuffix(LENGTH)
+        return self._to_arrays(field, self._decode(log_rows)[field])[name]
+
+    @cached_property
+    def _columns(self) -> dict[str, NDArray[Any]]:
+        """All values of all small fields in log order, from one pass."""
+        blocks: dict[str, list[NDArray[Any]]] = {}
+        for fields in self._decode_blocks():
+            for field, summary in self.fields.items():
+                if summary.kind not in ("skipped", "names"):
+                    for name, values in self._to_arrays(field, fields[field]).items():
+                        blocks.setdefault(name, []).append(values)
+        self._last_block = (-1, {})
+        return {
+            name: parts[0] if len(parts) == 1 else np.concatenate(parts) for name, parts in blocks.items()
+        }
+
+    def _to_arrays(self, field: str, values: Values) -> dict[str, NDArray[Any]]:
+        arrays = {field: to_array(values, self.fields[field])}
+        if self.fields[field].kind == "ragged":
+            arrays[f"{field}{LENGTH}"] = np.fromiter(map(len, values), np.int64, len(values))
+        return arrays
+
+    def read_field(self, field: str, low: int, high: int) -> Values:
+        """The values of a field of records [low, high) as they are decoded, of any length."""
+        return self._decode(self._log_rows(low, high))[field]
+
+    def read_bytes(self, low: int, high: int) -> NDArray[Any]:
+        """The large field of records [low, high) as bytes."""
+        payload = self.payload
+        assert payload is not None
+        return as_objects(
+            bytes(payload.content(value)) for value in self.read_field(payload.field, low, high)
+        )
+
+    def read_content(self, low: int, high: int) -> NDArray[Any]:
+        """Raw images, or bytes, of records [low, high)."""
+        data, pixels = self.read_bytes(low, high), None if self.payload is None else self.payload.pixels
+        return data if pixels is None else np.stack([pixels.decode(frame) for frame in data])
+
+    # Signals.
+
+    def metas(self) -> dict[str, SignalMeta]:
+        """Every signal but the payload, by the part of its name after `base`."""
+        number = SignalMeta(np.dtype("<i8"), (), "scalar", role="other", clock=self._clock)
+        metas: dict[str, SignalMeta] = {}
+        labels = self.fields.get("name")  # a list of names beside numbers, as joints have it, names them
+        for name, summary in self.fields.items():
+            shape = summary.shape
+            if summary.kind in ("numbers", "ragged"):
+                kind = numeric_kind(shape)
+                is_named = labels is not None and summary.kind == "numbers" and shape == (len(labels.names),)
+                names = labels.names if labels is not None and is_named else None
+                role = self._choose_role(f"{self.base}/{name}", kind)
+                dtype = np.dtype(summary.dtype)
+                metas[name] = SignalMeta(dtype, shape, kind, names=names, role=role, clock=self._clock)
+            elif summary.kind not in ("skipped", "names"):
+                kind = "bytes" if summary.kind == "bytes" else "text"
+                metas[name] = SignalMeta(OBJECT, (), kind, role="event", clock=self._clock)
+            if summary.kind == "ragged":
+                metas[f"{name}{LENGTH}"] = number
+        metas |= dict.fromkeys(_STAMPS, number)
+        is_lost = any(reason != EMPTY for reason in self.skipped.values())
+        if self._decoder is None or self.problem or is_lost or self._decoder.leaves_out:
+            metas[BYTES] = SignalMeta(OBJECT, (), "bytes", role="other", clock=self._clock)
+        return metas
+
+    def open_rows(self, label: str, meta: SignalMeta, _name: str) -> Signal:
+        """The signal that `metas` has as `label`."""
+        return RowsSignal(self.read_times, meta, partial(self.rows, label), len(self))
+
+    def _choose_role(self, name: str, kind: Kind) -> Role:
+        return self._role or guess_role(name, kind).role
+
+    def open_payload(self, name: str) -> Signal:
+        """The large field as a signal."""
+        payload = self.payload
+        assert payload is not None
+        role = self._choose_role(name, "image")
+        if payload.still is not None:
+            rows = replace(Rows.objects(len(self), "bytes", self.read_bytes), is_pictures=True)
+            return PicturesSignal(name, rows, self.read_times, role, self._clock, self.path)
+        if payload.video is not None:
+            source = SourceVideo(self.open_video, f"{self.log.name}#{self.base}.mp4")
+            return FileVideo(source, self.read_times, name=name, role=role, clock=self._clock)
+        meta = SignalMeta(OBJECT, (), "bytes", role="event", clock=self._clock)
+        if payload.pixels is not None:
+            dtype, shape = payload.pixels.dtype.newbyteorder("<"), payload.pixels.shape
+            kind = image_kind(dtype, shape) or numeric_kind(shape)
+            meta = SignalMeta(dtype, shape, kind, role=self._choose_role(name, kind), clock=self._clock)
+        return RowsSignal(self.read_times, meta, self.read_content, len(self))
+
+    def open_video(self) -> RangeReader:
+        """The packets of a video as an MP4 file."""
+        return self._open_video(*self._frame_size)
+
+    @cached_property
+    def _frame_size(self) -> tuple[int, int]:
+        """Width and height of a video, from its decoder."""
+        probe = list_packets(open_buffered(self._open_video(_PROBE_SIDE, _PROBE_SIDE)), self.path)[0]
+        return probe.width, probe.height
+
+    def _open_video(self, width: int, height: int) -> RangeReader:
+        video = None if self.payload is None else self.payload.video
+        assert video is not None
+        codec = video.codec
+
+        def read_packets(low: int, high: int) -> list[bytes]:
+            return [to_mp4_packet(data, codec) for data in self.read_bytes(low, high)]
+
+        return video.open(read_packets, self.path, width, height)
+
 
 OWN = "warpdata"
 """Key in the metadata of a channel: description of the signal; and name of the metadata record of the episode."""
@@ -40,8 +354,7 @@ ATTACHMENTS = "message.attachments"
 ATTACHMENT_KEYS = ("name", "media_type", "log_ns", "create_ns")
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(NamedTuple):
     """Options of reading messages."""
 
     time: TimeKind
@@ -108,7 +421,7 @@ class MessageSource(Reopens, EpisodeSource):
     @cached_property
     def _own(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Static items and metadata that our writer stored."""
-        for record in self._log.about["metadata"]:
+        for record in self._log.contents.about["metadata"]:
             if record["name"] == OWN:
                 try:
                     stated = parse_json_object(record["metadata"].get("episode", "{}").encode())
@@ -122,7 +435,7 @@ class MessageSource(Reopens, EpisodeSource):
     @cached_property
     def _chosen(self) -> list[int]:
         """Numbers of the channels to read."""
-        names = [channel.topic for channel in self._log.channels]
+        names = [channel.topic for channel in self._log.contents.channels]
         for topic in (*self._reading.actions, *(self._reading.topics or ())):
             if topic not in names:
                 raise ValueError(f"{self._log.name} has no topic {topic!r}.{nearest(topic, names)}")
@@ -134,7 +447,7 @@ class MessageSource(Reopens, EpisodeSource):
         """The topics to read that warpdata did not write, each with its own first part of names."""
         topics: dict[str, Topic] = {}
         for number in self._chosen:
-            channel = self._log.channels[number]
+            channel = self._log.contents.channels[number]
             if OWN in channel.metadata:
                 continue
             base = free_name(plain_name(channel.topic), topics)
@@ -159,7 +472,7 @@ class MessageSource(Reopens, EpisodeSource):
                     labels[topic.payload.field] = topic.open_payload  # type: ignore[assignment]
                 for label, opener in labels.items():
                     openers[free_name(f"{topic.base}/{plain_name(label)}", openers)] = opener
-        if self._log.attachments:
+        if self._log.contents.attachments:
             openers[free_name(ATTACHMENTS, openers)] = self._open_attachments
         return LazySignals(lambda: openers, lambda name: openers[name](name))
 
@@ -172,7 +485,7 @@ class MessageSource(Reopens, EpisodeSource):
                 if field.kind == "names":
                     items[f"{topic.base}/{plain_name(name)}"] = list(field.names)
         items |= self._own[0]
-        for record in self._log.about["metadata"]:
+        for record in self._log.contents.about["metadata"]:
             if record["name"] != OWN and "task" in record["metadata"]:
                 items.setdefault("task", record["metadata"]["task"])
         return ReadOnlyDict(items)
@@ -191,24 +504,24 @@ class MessageSource(Reopens, EpisodeSource):
                 schemas.append(schema)
             channels.append(_describe_topic(topic, schemas.index(schema)))
         kept = {
-            **self._log.about,
+            **self._log.contents.about,
             "schemas": [
                 {"name": name, "encoding": kind, "data": packed(data)} for name, kind, data in schemas
             ],
             "channels": channels,
             "attachments": [
                 {key: getattr(attachment, key) for key in ATTACHMENT_KEYS}
-                for attachment in self._log.attachments
+                for attachment in self._log.contents.attachments
             ],
         }
         return ReadOnlyDict({**own, KEPT: kept})
 
     def stored_bytes(self) -> int:
         """Size of all messages."""
-        return sum(self._log.payload_bytes(number) for number in range(len(self._log.channels)))
+        return sum(self._log.contents.sizes)
 
     def _open_attachments(self, _name: str) -> Signal:
-        attachments = self._log.attachments
+        attachments = self._log.contents.attachments
         steps = np.arange(len(attachments))
         log_ns = np.array([attachment.log_ns for attachment in attachments], np.int64)
         times = np.maximum.accumulate(log_ns - steps) + steps
@@ -224,12 +537,12 @@ def _describe_topic(topic: Topic, schema: int) -> dict[str, Any]:
         "schema": schema,
         "encoding": topic.channel.message_encoding,
         "metadata": dict(topic.channel.metadata),
-        "time": topic.time_used,
+        "time": topic.timing.used,
         "messages": len(topic),
     }
     more = {
         "payload": None if payload is None else {"field": payload.field, "kind": payload.kind},
-        "moved_ns": topic.moved_ns,
+        "moved_ns": topic.timing.moved_ns,
         "not_decoded": topic.problem,
         "only_in_messages": topic.skipped,
     }
@@ -260,7 +573,7 @@ def _parse_meta(stated: Mapping[str, Any]) -> SignalMeta:
 
 def open_own_topic(log: MessageLog, number: int) -> tuple[str, Callable[[str], Signal]]:
     """Name of the signal of a topic that warpdata wrote, and the function that opens it under a name."""
-    channel = log.channels[number]
+    channel = log.contents.channels[number]
     try:
         stated = parse_json_object(channel.metadata[OWN].encode())
         name, meta = str(stated["signal"]), _parse_meta(stated)

@@ -16,17 +16,9 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.codec import encode_png
 from warpdata.convert.aligning import LAST_ROW
-from warpdata.convert.exporting import (
-    ExportOptions,
-    Part,
-    StepColumn,
-    StepRows,
-    StepWriter,
-    place_signals,
-    write_set,
-)
+from warpdata.convert.exporting import ExportOptions, Part, StepColumn, StepRows, StepWriter
 from warpdata.convert.place import check_inside
-from warpdata.convert.receipt import ConversionReceipt, Note, called
+from warpdata.convert.receipt import ConversionReceipt, Note, called, metadata_of
 from warpdata.convert.rlds.read import (
     EPISODE_METADATA,
     FEATURES,
@@ -42,7 +34,6 @@ from warpdata.convert.rlds.records import MAX_RECORD_BYTES, Values, build_exampl
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.episodes.sources.encoded import encoded_run
 from warpdata.errors import LimitExceededError, SchemaMismatchError
-from warpdata.timeline.episode import Episode
 from warpdata.timeline.meta import SignalMeta
 
 SHARD_BYTES = 256 << 20
@@ -74,12 +65,12 @@ def write(
     An observation after the last action becomes the last step, whose action and reward are meaningless, as in other
     RLDS sets; `last_row` in the metadata of each episode states whether it is so.
     """
-    kept = episodes.metadata.get("rlds")
-    kept = kept if isinstance(kept, Mapping) and kept.get("features") else {}
+    kept = metadata_of(episodes.metadata, "rlds")
+    kept = kept if kept.get("features") else {}
     info = dict(kept.get("info") or {})
     info |= {"name": name or info.get("name") or "warpdata", "version": info.get("version") or version}
     check_inside(str(info["name"]), os.fspath(target))
-    return write_set(RldsWriter(info, kept.get("features"), shard_bytes), episodes, target, **options)
+    return RldsWriter(info, kept.get("features"), shard_bytes).write(episodes, target, **options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,14 +113,13 @@ class RldsWriter(StepWriter):
     def choose(self, rows: StepRows, _episodes: Episodes) -> None:
         """The features of the source, or those of the first episode."""
         if self._tree is None:
-            self._features = _plan_features(rows.episode, rows.columns)
+            self._features = _plan_features(rows)
             self._tree = _describe_features(self._features)
 
     def make(self, rows: StepRows, scratch: Path) -> Part:
         """The record of one episode."""
         episode, columns, steps = rows.episode, rows.columns, len(rows)
         count = steps + any(column.has_more for column in columns.values())
-        notes: dict[str, Note] = {}
         lists: dict[str, Values] = {}
         used = set()
         for feature in self._features:
@@ -138,7 +128,7 @@ class RldsWriter(StepWriter):
                 used.add(name)
                 lists |= _signal_lists(leaf, columns.get(name), columns, count, episode.id)
                 if name in columns:
-                    notes[name] = called(_note_column(columns[name]), name, leaf.name)
+                    rows.notes[name] = called(_note_column(columns[name]), name, leaf.name)
             elif feature.static is not None:
                 lists[leaf.path] = _static_list(leaf, episode.static.get(feature.static), count)
             else:
@@ -148,14 +138,14 @@ class RldsWriter(StepWriter):
                 fact = f"signal {name!r} of episode {episode.id!r} is not in the first episode"
                 hint = "Every episode of an RLDS set has the same features: choose them with Episodes.map."
                 raise SchemaMismatchError(fact, hint=hint)
-            notes[name] = columns[name].note(decoded=False)
+            rows.keep(name, decoded=False)
         data = build_example(lists)
         if len(data) > MAX_RECORD_BYTES:
             fact = f"record of episode {episode.id!r} has {len(data)} bytes (limit {MAX_RECORD_BYTES})"
             hint = "Split it first."
             raise LimitExceededError(fact, hint=hint)
         (scratch / "record").write_bytes(data)
-        return Part(count, notes, (scratch / "record", str(episode.static.get("split") or "train")))
+        return Part(count, (scratch / "record", str(episode.static.get("split") or "train")))
 
     def add(self, part: Part) -> str:
         """Append the record to the last file of its split, or to a new one."""
@@ -212,13 +202,13 @@ def _source_feature(leaf: Leaf) -> _Feature:
     return _Feature(leaf, leaf.name, _TASK if leaf.path in TASKS else None)
 
 
-def _plan_features(episode: Episode, columns: Mapping[str, StepColumn]) -> list[_Feature]:
+def _plan_features(rows: StepRows) -> list[_Feature]:
     """The features of a set like this episode."""
-    placed = {name: column for name, column in columns.items() if column.meta.role not in _ENDS}
+    episode, columns = rows.episode, rows.columns
     features = [
         _Feature(_signal_leaf(f"{STEPS}/{path}", columns[name]), signal=name)
-        for name, path in place_signals(placed, _PATHS).items()
-        if name != _TASK or columns[name].meta.kind != "text"
+        for name, path in rows.place(_PATHS).items()
+        if columns[name].meta.role not in _ENDS and (name != _TASK or columns[name].meta.kind != "text")
     ]
     taken = {feature.leaf.path for feature in features}
     has_task = _TASK in columns or _TASK in episode.static

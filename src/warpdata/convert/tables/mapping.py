@@ -23,7 +23,18 @@ from warpdata.errors import BlobNotFoundError, CorruptLayoutError, nearest
 from warpdata.formats.episodedir.pictures import is_still
 from warpdata.timeline.meta import Role, as_role, guess_role
 
-_KEYS = ("episodes", "ends", "signals", "static", "fps", "times")
+_KEYS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    **dict.fromkeys(("episodes", "ends", "times"), ("a name", lambda value: isinstance(value, str))),
+    **dict.fromkeys(
+        ("signals", "static"),
+        ("an object of names", lambda value: isinstance(value, Mapping) and {str} >= set(map(type, value))),
+    ),
+    "fps": (
+        "a positive number",
+        lambda value: isinstance(value, int | float) and value is not True and value > 0,
+    ),
+}
+"""Key of a mapping -> what its value has to be."""
 Bounds = NDArray[np.int64]
 
 
@@ -57,26 +68,23 @@ class FileMapping:
             given = Place.of(given).read_json(max_bytes=1 << 20)
         if not isinstance(given, Mapping):
             raise TypeError(f"a mapping is a dict or the path of a JSON file, not {type(given).__name__}")
-        _check_types(given)
+        stated = {key: value for key, value in given.items() if value is not None}
+        for key in given:
+            if key not in _KEYS:
+                raise ValueError(f"a mapping has no {key!r}.{nearest(key, _KEYS)}")
+            expected, fits = _KEYS[key]
+            if key in stated and not fits(stated[key]):
+                raise ValueError(f"{key!r} of a mapping is {expected}, not {stated[key]!r}")
         signals: dict[str, str] = {}
         roles: dict[str, Role] = {}
-        for name, stated in given.get("signals", {}).items():
-            about = stated if isinstance(stated, Mapping) else {"from": stated}
+        for name, source in stated.pop("signals", {}).items():
+            about = source if isinstance(source, Mapping) else {"from": source}
             if not isinstance(about.get("from", name), str) or set(about) - {"from", "role"}:
                 raise ValueError(f"signal {name!r}: give the name of an array, or {{'from': …, 'role': …}}")
             signals[name] = about.get("from", name)
             if about.get("role") is not None:
                 roles[name] = as_role(about["role"])
-        static = dict(given.get("static", {}))
-        return cls(
-            given.get("episodes"),
-            given.get("ends"),
-            signals,
-            roles,
-            static,
-            given.get("times"),
-            given.get("fps"),
-        )
+        return cls(signals=signals, roles=roles, **stated)
 
     def arrays(self, available: Sequence[str], place: str) -> dict[str, str]:
         """Signal -> array among the available ones."""
@@ -85,11 +93,9 @@ class FileMapping:
             return {name: name for name in available if name not in left_out}
         for name, path in self.signals.items():
             if path not in available:
-                listed = ", ".join(available[:30]) or "none"
-                fact = f"there is no array {path!r} for signal {name!r}; there are {listed}."
-                raise CorruptLayoutError(
-                    f"{fact}{nearest(path, available)}", path=place, hint="Correct the mapping."
-                )
+                listed = f"{', '.join(available[:30]) or 'none'}.{nearest(path, available)}"
+                fact = f"there is no array {path!r} for signal {name!r}; there are {listed}"
+                raise CorruptLayoutError(fact, path=place, hint="Correct the mapping.")
         return dict(self.signals)
 
     def bounds(self, values: NDArray[Any], count: int, place: str) -> Bounds:
@@ -103,22 +109,6 @@ class FileMapping:
         else:
             raise CorruptLayoutError(f"{self.ends!r} holds neither ends of episodes nor flags", path=place)
         return bounds_of(ends, count, place, may_be_open=len(flat) == count)
-
-
-def _check_types(given: Mapping[str, Any]) -> None:
-    for key in given:
-        if key not in _KEYS:
-            raise ValueError(f"a mapping has no {key!r}.{nearest(key, _KEYS)}")
-    for key in ("episodes", "ends", "times"):
-        if given.get(key) is not None and not isinstance(given[key], str):
-            raise ValueError(f"{key!r} of a mapping is a name, not {given[key]!r}")
-    for key in ("signals", "static"):
-        names = given.get(key, {})
-        if not isinstance(names, Mapping) or not all(isinstance(name, str) for name in names):
-            raise ValueError(f"{key!r} of a mapping is an object of names, not {names!r}")
-    fps = given.get("fps")
-    if fps is not None and (isinstance(fps, bool) or not isinstance(fps, int | float) or not fps > 0):
-        raise ValueError(f"fps is a positive number, not {fps!r}")
 
 
 MappingSource = FileMapping | Mapping[str, Any] | str | os.PathLike[str] | None
@@ -184,10 +174,10 @@ class MappedEpisodes(SteppedEpisodes):
         place: Place,
         suffixes: tuple[str, ...],
         open_file: Callable[[Place, str], ArrayFile],
-        mapping: FileMapping | None,
+        mapping: MappingSource,
         fps: float | None,
     ) -> None:
-        self._place, self._mapping, self._fps = place, mapping or FileMapping(), fps
+        self._place, self._mapping, self._fps = place, FileMapping.of(mapping) or FileMapping(), fps
         self._files = {stem: open_file(place, name) for stem, name in list_files(place, suffixes).items()}
 
     @cached_property
@@ -234,28 +224,31 @@ class MappedEpisodes(SteppedEpisodes):
         for item, path in mapping.static.items():
             static[item] = path
             if path in paths:
-                is_single, first = not file.shape(above + path), start or 0
+                first, is_row = start or 0, bool(file.shape(above + path))
                 value = (
-                    file.whole(above + path)
-                    if is_single
-                    else file.rows(above + path).read(first, first + 1)[0]
+                    file.rows(above + path).read(first, first + 1)[0] if is_row else file.whole(above + path)
                 )
                 static[item] = _plain(value)
-        actions = [column.rows.count for column in columns.values() if column.role == "action"]
-        steps = min(actions or [column.rows.count for column in columns.values()], default=0)
-        for signal, column in columns.items():
-            if column.rows.count not in (steps, steps + 1):
-                fact = f"signal {signal!r} of episode {name!r} has {column.rows.count} rows, there are {steps} steps"
-                hint = "Leave it out of the mapping, or name other arrays."
-                raise CorruptLayoutError(fact, path=place, hint=hint)
-        times = None
+        steps, times = _count_steps(name, columns, place), None
         if mapping.times is not None:
             if mapping.times not in columns:
                 fact = f"there is no signal {mapping.times!r} with times.{nearest(mapping.times, columns)}"
                 raise CorruptLayoutError(fact, path=place)
-            stamps = columns[mapping.times].rows
-            times = seconds_as_times(stamps.read(0, stamps.count), place)[:steps]
+            times = seconds_as_times(columns[mapping.times].rows.all(), place)[:steps]
         return Parts(name, steps, columns, static, {}, self._fps or mapping.fps, times=times, place=place)
+
+
+def _count_steps(name: str, columns: Mapping[str, EpisodeColumn], place: str) -> int:
+    """The number of actions, else of the rows of the shortest array; the others have as many, or one more."""
+    counts = {signal: column.rows.count for signal, column in columns.items()}
+    actions = [counts[signal] for signal, column in columns.items() if column.role == "action"]
+    steps = min(actions or counts.values(), default=0)
+    for signal, count in counts.items():
+        if count not in (steps, steps + 1):
+            fact = f"signal {signal!r} of episode {name!r} has {count} rows, there are {steps} steps"
+            hint = "Leave it out of the mapping, or name other arrays."
+            raise CorruptLayoutError(fact, path=place, hint=hint)
+    return steps
 
 
 def _plain(value: Any) -> Any:

@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import lzma
+import math
 import os
 import tokenize
 import weakref
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.arrays import byte_view, dtype_of
+from warpdata.bytekit.arrays import byte_view
 from warpdata.bytekit.io.ranges import RangeFile, RangeReader
 from warpdata.bytekit.lazy import BLOCK_CACHE, cached_property
-from warpdata.convert.place import Place, check_inside
-from warpdata.convert.stepped import Rows
-from warpdata.convert.tables.mapping import ArrayFile, FileMapping, MappedEpisodes, MappingSource
+from warpdata.convert.place import Place, check_inside, foreign_errors
+from warpdata.convert.stepped import Rows, numeric_type
+from warpdata.convert.tables.mapping import ArrayFile, MappedEpisodes, MappingSource
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.errors import CorruptLayoutError, LimitExceededError, UnsupportedDtypeError, nearest
-from warpdata.timeline.meta import OBJECT, Kind
+from warpdata.timeline.meta import OBJECT
 from warpdata.timeline.ragged import as_objects
 
 MAX_ARRAY_BYTES = 4 << 30
@@ -34,10 +36,7 @@ _DEFLATE_RATIO = 1040
 """Deflate cannot expand by more: a member that claims it is a bomb."""
 ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError, ValueError, RuntimeError)
 """Exceptions of zipfile for damaged archives."""
-_HEADER_ERRORS = (
-    *(ValueError, EOFError, OSError, SyntaxError, TypeError, RecursionError, MemoryError),
-    tokenize.TokenError,
-)
+_HEADER_ERRORS = (*ZIP_ERRORS, SyntaxError, TypeError, MemoryError, tokenize.TokenError)
 """Exceptions of numpy for a damaged header."""
 
 
@@ -47,8 +46,7 @@ def read(source: Any, *, mapping: MappingSource = None, fps: float | None = None
     A file is an episode, unless the mapping names the ends of episodes in it. An array of objects, which would be a
     pickle, is refused.
     """
-    stated = FileMapping.of(mapping)
-    return Episodes(MappedEpisodes(Place.of(source), (".npz",), NpzFile.at, stated, fps))
+    return Episodes(MappedEpisodes(Place.of(source), (".npz",), NpzFile.at, mapping, fps))
 
 
 class NpzFile(ArrayFile):
@@ -65,6 +63,14 @@ class NpzFile(ArrayFile):
         """An archive in a folder, or the file that a place is."""
         return cls(partial(place.open, file), f"{place.name}/{file}" if file else place.name)
 
+    @contextlib.contextmanager
+    def _archive(self) -> Iterator[zipfile.ZipFile]:
+        with contextlib.closing(self._open_file()) as reader:
+            with foreign_errors(ZIP_ERRORS, "not a readable archive of arrays", self.name):
+                archive = zipfile.ZipFile(RangeFile(reader))
+            with archive:
+                yield archive
+
     @cached_property
     def _entries(self) -> dict[str, zipfile.ZipInfo]:
         with self._archive() as archive:
@@ -74,20 +80,9 @@ class NpzFile(ArrayFile):
         entries: dict[str, zipfile.ZipInfo] = {}
         for info in infos:
             name = check_inside(info.filename, self.name)
-            if name.endswith(".npy"):
-                key = name.removesuffix(".npy")
-                if key in entries:
-                    raise CorruptLayoutError(f"duplicate member {name!r}", path=self.name)
-                entries[key] = info
+            if name.endswith(".npy") and entries.setdefault(name.removesuffix(".npy"), info) is not info:
+                raise CorruptLayoutError(f"duplicate member {name!r}", path=self.name)
         return entries
-
-    def _archive(self) -> zipfile.ZipFile:
-        reader = self._open_file()
-        try:
-            return zipfile.ZipFile(RangeFile(reader))
-        except ZIP_ERRORS as error:
-            reader.close()
-            raise CorruptLayoutError(f"not a readable archive of arrays ({error})", path=self.name) from None
 
     def paths(self, _group: str = "") -> list[str]:
         """The names of the arrays, in the order of the file."""
@@ -95,36 +90,36 @@ class NpzFile(ArrayFile):
 
     def shape(self, path: str) -> tuple[int, ...]:
         """The shape of an array."""
-        return self.header(path)[0]
+        return self._header(path)[0]
 
-    def header(self, key: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    def _header(self, key: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
         """Shape and dtype of an array; one of objects, or larger than its bytes can be, is refused."""
-        if key in self._headers:
-            return self._headers[key]
-        if key not in self._entries:
-            listed = f"{', '.join(self._entries)}.{nearest(key, self._entries)}"
-            raise CorruptLayoutError(f"there is no array {key!r}; there are {listed}", path=self.name)
-        entry = self._entries[key]
-        shape, _, dtype = npy_header(io.BytesIO(self._read(key, _HEADER_BYTES)), f"{self.name}:{key}")
-        size = int(np.prod(shape, dtype=object)) * dtype.itemsize
-        most = entry.compress_size * _DEFLATE_RATIO + (1 << 16)
-        if size > min(MAX_ARRAY_BYTES, entry.file_size) or entry.file_size > most:
-            fact = f"{key!r} claims {size} bytes in {entry.compress_size} compressed ones"
-            raise LimitExceededError(fact, path=self.name)
-        self._headers[key] = shape, dtype
-        return shape, dtype
+        if key not in self._headers:
+            if key not in self._entries:
+                listed = f"{', '.join(self._entries)}.{nearest(key, self._entries)}"
+                raise CorruptLayoutError(f"there is no array {key!r}; there are {listed}", path=self.name)
+            entry = self._entries[key]
+            shape, _, dtype = npy_header(io.BytesIO(self._read(key, _HEADER_BYTES)), f"{self.name}:{key}")
+            size = math.prod(shape) * dtype.itemsize
+            most = entry.compress_size * _DEFLATE_RATIO + (1 << 16)
+            if size > min(MAX_ARRAY_BYTES, entry.file_size) or entry.file_size > most:
+                fact = f"{key!r} claims {size} bytes in {entry.compress_size} compressed ones"
+                raise LimitExceededError(fact, path=self.name)
+            self._headers[key] = shape, dtype
+        return self._headers[key]
 
     def _read(self, key: str, limit: int) -> bytes:
         entry = self._entries[key]
-        try:
-            with self._archive() as archive, archive.open(entry) as member:
-                return member.read(min(limit, entry.file_size))
-        except ZIP_ERRORS as error:
-            raise CorruptLayoutError(f"array {key!r} is damaged ({error})", path=self.name) from None
+        with (
+            foreign_errors(ZIP_ERRORS, f"array {key!r} is damaged", self.name),
+            self._archive() as archive,
+            archive.open(entry) as member,
+        ):
+            return member.read(min(limit, entry.file_size))
 
     def whole(self, path: str) -> NDArray[Any]:
         """A whole array."""
-        self.header(path)
+        self._header(path)
         kept = BLOCK_CACHE.get(self._owner, path)
         if kept is None:
             kept = byte_view(self._read(path, MAX_ARRAY_BYTES + _HEADER_BYTES))
@@ -133,13 +128,13 @@ class NpzFile(ArrayFile):
 
     def rows(self, path: str) -> Rows:
         """An array of numbers or text by rows; it is decompressed whole."""
-        shape, dtype = self.header(path)
+        shape, dtype = self._header(path)
         if not shape:
             raise CorruptLayoutError(f"{path!r} is a single value, not rows", path=self.name)
         if dtype.kind in "US" and len(shape) == 1:
-            kind: Kind = "text" if dtype.kind == "U" else "bytes"
-            return Rows.objects(shape[0], kind, partial(self._read_rows, path, OBJECT))
-        own = numeric_type(dtype, f"{self.name}:{path}")
+            read = partial(self._read_rows, path, OBJECT)
+            return Rows.objects(shape[0], "text" if dtype.kind == "U" else "bytes", read)
+        own = numeric_type(dtype, "", f"{self.name}:{path}")
         return Rows(shape[0], own, shape[1:], partial(self._read_rows, path, own))
 
     def _read_rows(self, path: str, dtype: np.dtype[Any], start: int, stop: int) -> NDArray[Any]:
@@ -149,14 +144,11 @@ class NpzFile(ArrayFile):
 
 def npy_header(file: IO[bytes], path: str | os.PathLike[str]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     """Shape, order and dtype of a .npy file, which is read up to its values; one of objects is refused."""
-    try:
-        version = np.lib.format.read_magic(file)
-        read_header = np.lib.format.read_array_header_2_0
-        if version == (1, 0):
-            read_header = np.lib.format.read_array_header_1_0
+    with foreign_errors(_HEADER_ERRORS, "not a .npy file", os.fspath(path)):
+        is_first = np.lib.format.read_magic(file) == (1, 0)
+        formats = np.lib.format
+        read_header = formats.read_array_header_1_0 if is_first else formats.read_array_header_2_0
         shape, is_fortran, dtype = read_header(file)
-    except _HEADER_ERRORS as error:
-        raise CorruptLayoutError(f"not a .npy file ({error})", path=path) from None
     if dtype.hasobject:
         fact = "the array holds Python objects, which are read by running code in them"
         hint = "Write the file again with arrays of numbers; pickles are never read."
@@ -168,19 +160,11 @@ def npy_array(data: Any, path: str) -> NDArray[Any]:
     """The array in the bytes of a .npy file, without a copy."""
     stream = io.BytesIO(data[:_HEADER_BYTES])
     shape, is_fortran, dtype = npy_header(stream, path)
-    size = int(np.prod(shape, dtype=object)) * dtype.itemsize
+    size = math.prod(shape) * dtype.itemsize
     if len(data) - stream.tell() < size:
         raise CorruptLayoutError("the array is truncated", path=path)
     flat = np.frombuffer(data, dtype, size // dtype.itemsize if dtype.itemsize else 0, stream.tell())
     return flat.reshape(shape, order="F" if is_fortran else "C")
-
-
-def numeric_type(dtype: np.dtype[Any], path: str) -> np.dtype[Any]:
-    """The little-endian type of numbers as episodes hold them."""
-    try:
-        return dtype_of(dtype.newbyteorder("<")).dtype
-    except ValueError:
-        raise UnsupportedDtypeError(f"unsupported dtype {dtype}", path=path) from None
 
 
 def write_npz(file: IO[bytes], arrays: Mapping[str, NDArray[Any]]) -> None:

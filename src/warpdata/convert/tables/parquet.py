@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator, Mapping
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -19,17 +20,12 @@ from warpdata.bytekit.arrow_arrays import numpy_dtype
 from warpdata.bytekit.io.commit import commit_file
 from warpdata.bytekit.io.ranges import RangeFile
 from warpdata.bytekit.lazy import cached_property
-from warpdata.convert.place import Place
+from warpdata.convert.place import Place, foreign_errors
 from warpdata.convert.stepped import Rows
 from warpdata.convert.tables.mapping import ArrayFile, EpisodeSpan, FileMapping, MappedEpisodes, MappingSource
 from warpdata.episodes.collection.episodes import Episodes
-from warpdata.errors import (
-    CorruptLayoutError,
-    LimitExceededError,
-    UnsupportedDtypeError,
-    WarpError,
-    nearest,
-)
+from warpdata.errors import CorruptLayoutError, LimitExceededError, UnsupportedDtypeError, WarpError, nearest
+from warpdata.timeline.meta import OBJECT
 from warpdata.timeline.ragged import as_objects
 
 _EPISODE_COLUMNS = ("episode_index", "episode_id", "episode")
@@ -46,44 +42,36 @@ def read(source: Any, *, mapping: MappingSource = None, fps: float | None = None
     Rows are steps. `episodes` of the mapping names the column with the number of the episode, whose rows are neighbours
     (by default episode_index, episode_id or episode); without one a file is an episode.
     """
-    stated = FileMapping.of(mapping)
-    return Episodes(MappedEpisodes(Place.of(source), (".parquet",), ColumnFile, stated, fps))
+    return Episodes(MappedEpisodes(Place.of(source), (".parquet",), ColumnFile, mapping, fps))
 
 
 class ColumnFile(ArrayFile):
-    """One Parquet or Arrow file: its columns, and the groups of rows that are read at a time."""
+    """One Parquet or Arrow file: its columns, and the groups of rows that are read at a time; the last ones stay."""
 
     def __init__(self, place: Place, file: str, format_name: str = "parquet") -> None:
         self._place, self._file, self._is_parquet = place, file, format_name == "parquet"
         self.name = f"{place.name}/{file}" if file else place.name
         self._last: tuple[int, str, Any] | None = None
-        with self.errors(), contextlib.closing(place.open(file)) as reader:
+        self._values: dict[str, tuple[int, NDArray[Any]]] = {}
+        sizes: list[int] = []
+        with self._errors(), contextlib.closing(place.open(file)) as reader:
             if self._is_parquet:
                 about = pq.ParquetFile(RangeFile(reader), pre_buffer=False)
                 self._schema = about.schema_arrow
                 groups = [about.metadata.row_group(n) for n in range(about.metadata.num_row_groups)]
-                counts = [group.num_rows for group in groups]
                 sizes = [group.total_byte_size for group in groups]
             else:
                 opened = pa.ipc.open_file(RangeFile(reader))
                 self._schema = opened.schema
-                batches = [opened.get_batch(n) for n in range(opened.num_record_batches)]
-                counts, sizes = [batch.num_rows for batch in batches], []
+                groups = [opened.get_batch(n) for n in range(opened.num_record_batches)]
+            counts = [group.num_rows for group in groups]
         if max(sizes, default=0) > MAX_GROUP_BYTES or min(counts, default=0) < 0:
             raise LimitExceededError(f"a group of rows of {max(sizes, default=0)} bytes", path=self.name)
         self.starts: list[int] = np.cumsum([0, *counts]).tolist()
         self.count: int = self.starts[-1]
 
-    @contextlib.contextmanager
-    def errors(self) -> Iterator[None]:
-        """Translate errors of the library about this file."""
-        try:
-            yield
-        except WarpError:
-            raise
-        except _ERRORS as error:
-            fact = f"the table cannot be read ({str(error)[:200]})"
-            raise CorruptLayoutError(fact, path=self.name) from None
+    def _errors(self) -> contextlib.AbstractContextManager[None]:
+        return foreign_errors(_ERRORS, "the table cannot be read", self.name)
 
     @cached_property
     def leaves(self) -> dict[str, Any]:
@@ -100,7 +88,7 @@ class ColumnFile(ArrayFile):
 
     def whole(self, path: str) -> NDArray[Any]:
         """All rows of a column."""
-        return self.rows(path).read(0, self.count)
+        return self.rows(path).all()
 
     def spans(self, mapping: FileMapping) -> list[EpisodeSpan] | None:
         """The runs of rows with one number of an episode."""
@@ -129,13 +117,13 @@ class ColumnFile(ArrayFile):
         """
         if path not in self.leaves:
             raise CorruptLayoutError(f"there is no column {path!r}", path=self.name)
-        column = _Column(self, path, self.count if count is None else count, hint)
-        field = self.leaves[path]
-        kind, sides = field.type, []
+        field, sides = self.leaves[path], []
+        kind, count = field.type, self.count if count is None else count
+        read = partial(self._read, path, count, hint)
         if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-            return Rows.objects(column.count, "text", column.read)
+            return Rows.objects(count, "text", partial(read, OBJECT, ()))
         if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-            return Rows.objects(column.count, "bytes", column.read)
+            return Rows.objects(count, "bytes", partial(read, OBJECT, ()))
         while isinstance(kind, pa.FixedSizeListType):
             sides.append(kind.list_size)
             kind = kind.value_type
@@ -143,24 +131,65 @@ class ColumnFile(ArrayFile):
         while isinstance(kind, LISTS):
             kind = kind.value_type
         try:
-            column.dtype = dtype_of(numpy_dtype(kind)).dtype
+            dtype = dtype_of(numpy_dtype(kind)).dtype
         except (ValueError, NotImplementedError, TypeError):
             fact = f"column {path!r} holds {field.type}"
             raise UnsupportedDtypeError(fact, path=self.name, hint=hint) from None
-        column.shape = tuple(sides)
-        if is_open and column.count:  # the length of lists is known from their values only
-            column.shape = column.group(0).shape[1:]
-        shape = _stated_shape(field, self.name) if shape is None else shape
-        if shape is not None and math.prod(shape) != math.prod(column.shape):
-            fact = f"column {path!r} has rows of {list(column.shape)}, expected {list(shape)}"
+        if is_open and count:  # the length of lists is known from their values only
+            sides = list(self._group(path, 0, count, hint, dtype).shape[1:])
+        with foreign_errors((ValueError,), f"damaged shape of column {path!r}", self.name):
+            stated = (field.metadata or {}).get(b"shape")
+            if shape is None and stated is not None:
+                shape = tuple(int(side) for side in stated.split(b",") if side)
+        if shape is not None and math.prod(shape) != math.prod(sides):
+            fact = f"column {path!r} has rows of {sides}, expected {list(shape)}"
             raise CorruptLayoutError(fact, path=self.name)
-        column.shape = column.shape if shape is None else shape
-        return Rows(column.count, column.dtype, column.shape, column.read)
+        shape = tuple(sides) if shape is None else shape
+        return Rows(count, dtype, shape, partial(read, dtype, shape))
 
-    def group(self, number: int, top: str) -> Any:
-        """A column at the top of one group of rows; the last one stays."""
+    def _read(
+        self,
+        path: str,
+        count: int,
+        hint: str,
+        dtype: np.dtype[Any],
+        shape: tuple[int, ...],
+        start: int,
+        stop: int,
+    ) -> NDArray[Any]:
+        """Rows [start, stop) from the groups that hold them."""
+        pieces = [np.empty((0, *shape), dtype)]
+        for number, (low, high) in enumerate(pairwise(self.starts)):
+            if low < stop and high > start and high > low:
+                values = self._group(path, number, count, hint, dtype)
+                if math.prod(values.shape[1:]) != math.prod(shape):
+                    raise CorruptLayoutError(f"column {path!r} changes its shape", path=self.name)
+                shaped = values.reshape(len(values), *shape)
+                pieces.append(shaped[max(start, low) - low : min(stop, high) - low])
+        return pieces[1] if len(pieces) == 2 else np.concatenate(pieces)
+
+    def _group(self, path: str, number: int, count: int, hint: str, dtype: np.dtype[Any]) -> NDArray[Any]:
+        """The first `count` values of a column in one group of rows, with the shape of their lists."""
+        if self._values.get(path, (-1,))[0] != number:
+            top, *below = path.split("/")
+            with self._errors():
+                column = self._top(number, top)[: max(0, count - self.starts[number])]
+                for name in below:
+                    column = check_complete(column, path, self.name).field(name)
+                if dtype == OBJECT:
+                    values = as_objects(check_complete(column, path, self.name).to_pylist())
+                else:
+                    fact = f"column {path!r} holds lists of different lengths"
+                    uneven = UnsupportedDtypeError(fact, path=self.name, hint=hint)
+                    flat, sides = flat_values(column, path, self.name, uneven)
+                    values = np.asarray(flat.astype(dtype, copy=False).reshape(len(column), *sides))
+            self._values[path] = number, values
+        return self._values[path][1]
+
+    def _top(self, number: int, top: str) -> Any:
+        """A column at the top of one group of rows."""
         if self._last is None or self._last[:2] != (number, top):
-            with self.errors(), contextlib.closing(self._place.open(self._file)) as reader:
+            with contextlib.closing(self._place.open(self._file)) as reader:
                 if self._is_parquet:
                     file = pq.ParquetFile(RangeFile(reader), pre_buffer=False)
                     table = file.read_row_group(number, columns=[top], use_threads=False)
@@ -176,69 +205,12 @@ class ColumnFile(ArrayFile):
         return self._last[2]
 
 
-def _stated_shape(field: Any, name: str) -> tuple[int, ...] | None:
-    """The shape of a row that the metadata of a column states."""
-    stated = (field.metadata or {}).get(b"shape")
-    try:
-        return None if stated is None else tuple(int(side) for side in stated.split(b",") if side)
-    except ValueError:
-        raise CorruptLayoutError(f"damaged shape of column {field.name!r}", path=name) from None
-
-
 def _leaves(field: Any, path: str, depth: int = 0) -> Iterator[tuple[str, Any]]:
     if not pa.types.is_struct(field.type) or depth >= _MAX_DEPTH:
         yield path, field
         return
     for inner in field.type:
         yield from _leaves(inner, f"{path}/{inner.name}", depth + 1)
-
-
-class _Column:
-    """The values of a column, a group of rows at a time; the last one stays."""
-
-    dtype: np.dtype[Any] = np.dtype(object)
-    shape: tuple[int, ...] = ()
-
-    def __init__(self, table: ColumnFile, path: str, count: int, hint: str) -> None:
-        self._table, self._path, self.count, self._hint = table, path, count, hint
-        self._last: tuple[int, NDArray[Any]] | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_last": None}
-
-    def read(self, start: int, stop: int) -> NDArray[Any]:
-        """Rows from the groups that hold them."""
-        pieces = []
-        for number, (low, high) in enumerate(pairwise(self._table.starts)):
-            if low < stop and high > start and high > low:
-                values = self.group(number)
-                if math.prod(values.shape[1:]) != math.prod(self.shape):
-                    fact = f"column {self._path!r} changes its shape"
-                    raise CorruptLayoutError(fact, path=self._table.name)
-                shaped = values.reshape(len(values), *self.shape)
-                pieces.append(shaped[max(start, low) - low : min(stop, high) - low])
-        if len(pieces) == 1:
-            return pieces[0]
-        return np.concatenate(pieces) if pieces else np.empty((0, *self.shape), self.dtype)
-
-    def group(self, number: int) -> NDArray[Any]:
-        """The values of one group of rows, with the shape of their lists."""
-        if self._last is None or self._last[0] != number:
-            top, *below = self._path.split("/")
-            column = self._table.group(number, top)[: max(0, self.count - self._table.starts[number])]
-            with self._table.errors():
-                for name in below:
-                    column = check_complete(column, self._path, self._table.name).field(name)
-                self._last = (number, self._values(check_complete(column, self._path, self._table.name)))
-        return self._last[1]
-
-    def _values(self, column: Any) -> NDArray[Any]:
-        if self.dtype == object:
-            return as_objects(column.to_pylist())
-        fact = f"column {self._path!r} holds lists of different lengths"
-        uneven = UnsupportedDtypeError(fact, path=self._table.name, hint=self._hint)
-        values, sides = flat_values(column, self._path, self._table.name, uneven)
-        return np.asarray(values.astype(self.dtype, copy=False).reshape(len(column), *sides))
 
 
 def check_complete(column: Any, name: str, path: str) -> Any:
