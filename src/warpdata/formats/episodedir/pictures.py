@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
+from zlib import compress
 
 import numpy as np
 from numpy.typing import NDArray
@@ -214,8 +215,11 @@ def _decode_picture(data: bytes, still: Still, scale: int, *, is_colour: bool) -
         )
         expected = still.shape.height * (1 + still.shape.nbytes // still.shape.height)
         is_plain = not is_interlaced and mode != "P"  # the lines of others have other lengths
-        if is_plain and len(zlib.decompressobj().decompress(lines, expected)) < expected:
-            raise CorruptLayoutError("a PNG picture has fewer lines than it states")
+        if is_plain:
+            inflated = zlib.decompressobj().decompress(lines, expected)
+            if len(inflated) < expected:
+                raise CorruptLayoutError("a PNG picture has fewer lines than it states")
+            lines = compress(inflated, 0)  # stored: Pillow need not inflate them again
         image = library.frombytes(mode, size, lines, "zip", raw_mode, is_interlaced)
         if mode == "P":
             image.putpalette(chunks.get(b"PLTE", b""))
