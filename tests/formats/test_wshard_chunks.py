@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +21,6 @@ from tests.sweeps import enough_examples
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.io.commit import commit_file
 from warpdata.bytekit.jsontext import dump_json
-from warpdata.episodes.salvage.recordings import salvage_folder
 from warpdata.errors import (
     BlobNotFoundError,
     ChecksumError,
@@ -30,7 +29,7 @@ from warpdata.errors import (
     RecordingError,
     SchemaMismatchError,
 )
-from warpdata.formats.wshard import ShardReader, ShardWriter, layout
+from warpdata.formats.wshard import ShardReader, ShardWriter, chunks, layout
 from warpdata.formats.wshard.chunks import file_sha256, write_chunk_list
 from warpdata.formats.wshard.verify import verify_shard
 
@@ -377,48 +376,34 @@ def test_cutting_anew_that_fails_leaves_the_old_chunks(tmp_path: Path) -> None:
     assert wd.open_episode(listed).tensors == episodes.simple(20)
 
 
-@pytest.mark.parametrize("moved", [0, 1, 2])
-def test_a_cut_anew_that_is_killed_as_it_moves_can_be_finished(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moved: int
+@pytest.mark.parametrize("when", ["before the list", "after the list"])
+def test_a_cut_anew_that_is_killed_leaves_one_whole_episode(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
-    wanted = wd.WShardEpisode("ep", length=6, rewards=np.arange(6, dtype=np.float32))
-    wd.chunk_episode(wanted, tmp_path, 2)
-    left, move = moved, os.replace
-
-    def killed(source: str | Path, target: str | Path) -> None:
-        nonlocal left
-        if Path(source).parent.name.startswith(".ep.tmp-"):
-            if Path(target).parent == tmp_path and not left:
-                raise KeyboardInterrupt
-            left -= Path(target).parent == tmp_path
-        move(source, target)
-
-    monkeypatch.setattr(os, "replace", killed)
+    old = wd.WShardEpisode("ep", length=6, rewards=np.arange(6, dtype=np.float32))
+    new = replace(old, rewards=np.arange(6, dtype=np.float32) + 1)
+    wd.chunk_episode(old, tmp_path, 2)
+    listed = tmp_path / "ep_manifest.wshard"
     writer = wd.ChunkedEpisodeWriter(tmp_path, "ep", 3, overwrite=True)
-    writer.write_episode_chunked(wanted)
+    writer.write_episode_chunked(new)
+    write = chunks.write_chunk_list
+
+    def killed(*args: Any, **options: Any) -> None:
+        if when == "after the list":
+            write(*args, **options)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(chunks, "write_chunk_list", killed)
     with pytest.raises(KeyboardInterrupt):
         writer.finalize_manifest()
     monkeypatch.undo()
-    writer.discard()  # what was begun to be moved is the episode now
-    assert not writer.manifest_path.exists()
-    [receipt] = salvage_folder(tmp_path) if moved else [wd.salvage(writer.manifest_path)]
-    assert (receipt.is_complete, receipt.steps_kept) == (True, 6)
-    assert wd.open_episode(writer.manifest_path).tensors == wanted
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "ep_chunk_0000.wshard", "ep_chunk_0001.wshard", "ep_manifest.wshard"
-    ]  # fmt: skip
-
-
-def test_a_killed_cut_is_not_finished_over_other_chunks(tmp_path: Path) -> None:
-    listed = wd.chunk_episode(wd.WShardEpisode("ep", length=6, rewards=np.zeros(6)), tmp_path, 3)
-    stage = tmp_path / ".ep.tmp-0123456789ab"
-    stage.mkdir()
-    os.replace(tmp_path / "ep_manifest.wshard", stage / "ep_manifest.wshard")
-    chunk = listed.chunk_path(listed.chunks[0])
-    wd.save_wshard(replace(wd.load_wshard(chunk), rewards=np.ones(3)), chunk, overwrite=True)
-    with pytest.raises(ChecksumError, match="SHA-256"):
-        wd.salvage(tmp_path / "ep_manifest.wshard")
-    assert (stage / "ep_manifest.wshard").exists()
+    wanted = old if when == "before the list" else new
+    assert wd.open_episode(listed).tensors == wanted
+    wd.validate_chunk_continuity(wd.ChunkedEpisodeReader(listed).manifest, check_files=True)
+    assert wd.open_episodes(tmp_path).ids == ["ep"], "what a killed cut left is no episode"
+    wd.chunk_episode(new, tmp_path, 6, overwrite=True)
+    assert wd.open_episode(listed).tensors == new
+    assert len(list(tmp_path.iterdir())) == 2, "the next cut removes what was left"
 
 
 def test_write_episode_chunked(tmp_path: Path) -> None:

@@ -443,10 +443,7 @@ class ShardFolderSource(EpisodesSource):
     @cached_property
     def names(self) -> list[str]:
         """The files, without the chunks of chunk lists."""
-        if self._names is not None:
-            return list(self._names)
-        folder = self._folder
-        return shards_in(folder) if isinstance(folder, str) else _shards_of_store(folder)
+        return shards_in(self._folder) if self._names is None else list(self._names)
 
     @cached_property
     def ids(self) -> Sequence[str]:
@@ -483,20 +480,22 @@ class ShardFolderSource(EpisodesSource):
         return {"kind": "shards", "address": self.name, "names": self.names}
 
 
-def shards_in(folder: str | os.PathLike[str]) -> list[str]:
-    """The shards of a folder on this machine that are episodes, by name; chunks belong to the list that names them."""
-    names = dict.fromkeys(path.name for path in sorted(Path(folder).glob(f"*{SUFFIX}")))
-    for name in [name for name in names if claims_chunks(Path(folder, name))]:
-        with contextlib.suppress(WarpError):  # damage is reported when the file is opened
-            for chunk in read_chunk_list(Path(folder, name)).chunks:
-                names.pop(chunk.uri, None)
-    return list(names)
+def shards_in(folder: str | os.PathLike[str] | FolderReader) -> list[str]:
+    """The shards of a folder that are episodes, by name; chunks belong to the list beside them.
 
-
-def _shards_of_store(folder: FolderReader) -> list[str]:
-    """The shards of a folder in a store, by names alone: opening every file would cost a request each."""
-    names = sorted(name for name in folder.names() if name.endswith(SUFFIX) and "/" not in name)
+    Of a folder in a store by names alone: opening every file would cost a request each.
+    """
     ending = _LIST_SUFFIX + SUFFIX
-    lists = {name.removesuffix(ending) for name in names if name.endswith(ending)}
+    there = folder.names() if isinstance(folder, FolderReader) else os.listdir(folder)
+    names = dict.fromkeys(sorted(name for name in there if name.endswith(SUFFIX) and "/" not in name))
+    if isinstance(folder, FolderReader):
+        lists = [name for name in names if name.endswith(ending)]
+    else:
+        lists = [name for name in names if claims_chunks(Path(folder, name))]
+        for name in lists:
+            with contextlib.suppress(WarpError):  # damage is reported when the file is opened
+                for chunk in read_chunk_list(Path(folder, name)).chunks:
+                    names.pop(chunk.uri, None)
+    listed = {name.removesuffix(ending) for name in lists}
     chunks = {name: _CHUNK.fullmatch(name.removesuffix(SUFFIX)) for name in names}
-    return [name for name in names if not ((match := chunks[name]) and match[1] in lists)]
+    return [name for name, match in chunks.items() if match is None or match[1] not in listed]

@@ -45,12 +45,9 @@ from warpdata.formats.journal.reader import JournalReader, Records, Scan, is_jou
 from warpdata.formats.wshard.chunks import (
     ChunkedEpisodeReader,
     chunks_in,
-    finish_cut,
     list_again,
     list_name,
     read_chunk_list,
-    unfinished_cut,
-    unfinished_cuts,
     write_chunk_list,
 )
 from warpdata.formats.wshard.episode import WShardEpisode, load_wshard
@@ -92,8 +89,6 @@ def salvage(
         remove_leftovers(signal)
         if signal.is_dir():
             return _salvage_work(signal)
-        if (receipt := _from_cut(place)) is not None:
-            return receipt
     if place.is_dir():
         if output is not None:
             raise ValueError("what was recorded into a directory is finished there: it takes no output")
@@ -177,7 +172,7 @@ def salvage_folder(path: str | os.PathLike[str], *, overwrite: bool = False) -> 
             receipts += _try(_salvage_work, work)
         left = [name for name in folder.glob(f"*{SHARD_SUFFIX}{WORK_SUFFIX}") if name.is_dir()]
         partials = folder.glob(f"*{SHARD_SUFFIX}{PARTIAL_SUFFIX}")
-        for name in sorted([*left, *partials, *unfinished_cuts(folder)]):
+        for name in sorted([*left, *partials]):
             receipts += _try(partial(salvage, overwrite=overwrite), name)
     return receipts
 
@@ -402,17 +397,6 @@ def _from_chunk_list(source: str, target: str, *, overwrite: bool) -> LossReceip
     damage = [] if stated is None else [{"file": source, "why": each.message} for each in findings]
     episode = ChunkedEpisodeReader(target).episode()
     return _what_is_in(target, source, target, episode, why, damage=damage, kept_aside=aside)
-
-
-def _from_cut(path: str | os.PathLike[str]) -> LossReceipt | None:
-    """An episode that was being cut again in its own folder: its new chunks are put in their place."""
-    stage = unfinished_cut(path)
-    if stage is None:
-        return None
-    listed = finish_cut(stage, path)
-    target = os.fspath(listed)
-    why = f"the {listed.total_chunks} chunks of a cut that was interrupted were put in their place"
-    return _what_is_in(target, target, target, ChunkedEpisodeReader(target).episode(), why)
 
 
 def _from_foreign_file(source: str, target: str, *, overwrite: bool) -> LossReceipt:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import copy
 import os
 import re
-import secrets
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,12 +16,10 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.checksum import RunningSha256
 from warpdata.bytekit.io.commit import (
-    TEMP_MARK,
     check_case_clash,
     check_free,
     commit_file,
     fold_name,
-    fsync_folder,
     map_os_errors,
     writable_path,
 )
@@ -118,10 +114,11 @@ def list_name(episode_id: str) -> str:
     return f"{episode_id}_manifest.wshard"
 
 
-def chunks_in(folder: Path, episode_id: str) -> list[Path]:
-    """The files in a folder that have the names of chunks of this episode."""
-    name = re.compile(re.escape(episode_id) + r"_chunk_[0-9]{4,}\.wshard")
-    return sorted(path for path in folder.iterdir() if name.fullmatch(path.name))
+def chunks_in(folder: Path, episode_id: str) -> dict[int, Path]:
+    """The files in a folder that have the names of chunks of this episode, by their number."""
+    name = re.compile(re.escape(episode_id) + r"_chunk_([0-9]{4,})\.wshard")
+    numbered = [(int(match[1]), path) for path in folder.iterdir() if (match := name.fullmatch(path.name))]
+    return dict(sorted(numbered))
 
 
 def check_uri(uri: str, path: str) -> None:
@@ -353,8 +350,9 @@ def _fail(listed: ChunkList, fact: str) -> None:
 class ChunkedEpisodeWriter(NoPickle):
     """Writes the chunks of one episode into a folder; `finalize_manifest` ties them together.
 
-    Chunks of this episode that are in the folder already are a ConflictError. With `overwrite` they stay as they are
-    until `finalize_manifest` puts all new ones in their place: an episode can be cut again while it is read.
+    Chunks of this episode that are in the folder already are a ConflictError. With `overwrite` the numbers in the names
+    of new chunks follow theirs, and they are removed once the new list has replaced the old one: at every moment there
+    is a list whose chunks are all there, and an episode can be cut again while it is read.
     """
 
     def __init__(
@@ -381,8 +379,7 @@ class ChunkedEpisodeWriter(NoPickle):
         self.chunk_size_t = chunk_size_t
         self.manifest: ChunkList | None = None
         self._total_chunks = total_chunks
-        self._compression = compression
-        self._compat = check_compat(compat)
+        self._options: dict[str, Any] = {"compression": compression, "compat": check_compat(compat)}
         self._chunks: dict[int, ChunkEntry] = {}
         self._continuity = Continuity()
         self._turn = ThreadLock()
@@ -394,13 +391,10 @@ class ChunkedEpisodeWriter(NoPickle):
             for name in (list_name(episode_id), chunk_name(episode_id, 0)):
                 check_case_clash(name, there, self.folder)
             writable_path(self.manifest_path)
-            there_already = chunks_in(self.folder, episode_id)
-            for path in (self.manifest_path, *there_already):
+            older = chunks_in(self.folder, episode_id)
+            for path in (self.manifest_path, *older.values()):
                 check_free(path, overwrite=overwrite)
-            is_new = not there_already and not self.manifest_path.exists()
-        self._stage = (
-            self.folder if is_new else self.folder / f".{episode_id}{TEMP_MARK}{secrets.token_hex(6)}"
-        )
+            self._first_number = max(older, default=-1) + 1
 
     @property
     def manifest_path(self) -> Path:
@@ -408,7 +402,7 @@ class ChunkedEpisodeWriter(NoPickle):
         return self.folder / list_name(self.episode_id)
 
     def write_chunk(self, chunk: WShardEpisode) -> Path:
-        """Write one chunk and return where it will be found; without `chunk_index` it follows the one before it."""
+        """Write one chunk and return its path; without `chunk_index` it follows the one before it."""
         with self._turn:
             return self._write_chunk(chunk)
 
@@ -422,11 +416,15 @@ class ChunkedEpisodeWriter(NoPickle):
             raise SchemaMismatchError(
                 f"a chunk of {chunk.length} steps, at most {self.chunk_size_t} were announced"
             )
-        start, end = chunk.timestep_range or self._range(index, chunk.length)
+        if chunk.timestep_range is not None:
+            start, end = chunk.timestep_range
+        else:
+            before = self._chunks.get(index - 1)
+            known = None if before is None else before.timestep_range
+            start = index * self.chunk_size_t if known is None else known[1]
+            end = start + chunk.length
         if end - start != chunk.length:
             raise SchemaMismatchError(f"chunk {index} has {chunk.length} steps, its range {end - start}")
-        total = chunk.total_chunks if self._total_chunks is None else self._total_chunks
-        steps = (start, end) if chunk.length else None  # a range that names its last step cannot be empty
         if mismatch := self._continuity.mismatch(index, chunk):
             raise SchemaMismatchError(
                 f"chunk {index} does not continue the others: {mismatch}",
@@ -434,12 +432,11 @@ class ChunkedEpisodeWriter(NoPickle):
             )
         placed = copy.copy(chunk)
         placed.id, placed.chunk_index = self.episode_id, index
-        placed.total_chunks, placed.timestep_range = total, steps
-        name = chunk_name(self.episode_id, index)
-        with map_os_errors(self.folder):
-            _target(self.folder, name)
-            self._stage.mkdir(exist_ok=True)
-        save_wshard(placed, self._stage / name, self._compression, compat=self._compat)
+        placed.total_chunks = chunk.total_chunks if self._total_chunks is None else self._total_chunks
+        # A range that names its last step cannot be empty.
+        placed.timestep_range = (start, end) if chunk.length else None
+        name = chunk_name(self.episode_id, self._first_number + index)
+        save_wshard(placed, self.folder / name, **self._options)
         self._chunks[index] = ChunkEntry(index, name, "", (start, end), chunk.length)
         self._env_id = self._env_id or chunk.env_id
         return self.folder / name
@@ -447,7 +444,7 @@ class ChunkedEpisodeWriter(NoPickle):
     def write_episode_chunked(
         self, episode: WShardEpisode, *, progress: Callable[[int, int], None] | None = None
     ) -> list[Path]:
-        """Cut a whole episode into chunks of `chunk_size_t` steps and write them all; returns where they are found."""
+        """Cut a whole episode into chunks of `chunk_size_t` steps and write them all; returns their paths."""
         if self._chunks:
             raise RecordingError("chunks were written already", path=self.folder)
         starts = range(0, max(1, episode.length), self.chunk_size_t)  # one empty chunk keeps what is known
@@ -470,43 +467,26 @@ class ChunkedEpisodeWriter(NoPickle):
             raise RecordingError("the chunk list was written already", path=self.manifest_path)
         entries = tuple(self._sealed(self._chunks[index]) for index in sorted(self._chunks))
         total = sum(entry.length for entry in entries)
-        listed = ChunkList(
-            self.episode_id,
-            self._env_id,
-            total,
-            entries,
-            self.manifest_path,
-            has_unordered_times=self._has_unordered_times,
-        )
+        unordered = self._has_unordered_times
+        listed = ChunkList(self.episode_id, self._env_id, total, entries, has_unordered_times=unordered)
         validate_chunk_continuity(listed, check_channels=False)  # each was compared when it was written
         if mismatch := self._continuity.overlap():
             raise SchemaMismatchError(mismatch, path=self.folder)
-        with map_os_errors(self.folder):
-            self._stage.mkdir(exist_ok=True)
-        write_chunk_list(listed, self._stage / list_name(self.episode_id))
-        if self._stage != self.folder:
-            _move_into_place(listed, self._stage)
-        _remove_stale(listed)
-        self.manifest = listed
-        return listed
+        self.manifest = write_chunk_list(listed, self.manifest_path)
+        named = {entry.uri for entry in entries}
+        for path in chunks_in(self.folder, self.episode_id).values():
+            if path.name not in named and _is_chunk_of(path, self.episode_id):
+                path.unlink()  # of an older list
+        return self.manifest
 
     def discard(self) -> None:
-        """Remove what was written to take the place of older chunks, which stay as they are."""
-        is_moving = unfinished_cut(self.manifest_path) == Path(os.path.abspath(self._stage))
-        if self.manifest is None and self._stage != self.folder and not is_moving:
-            shutil.rmtree(self._stage, ignore_errors=True)
-
-    def _range(self, index: int, length: int) -> tuple[int, int]:
-        before = self._chunks.get(index - 1)
-        if before is not None and before.timestep_range is not None:
-            start = before.timestep_range[1]
-        else:
-            start = index * self.chunk_size_t
-        return start, start + length
+        """Remove the chunks that were written, unless the list names them; older ones stay as they are."""
+        for entry in self._chunks.values() if self.manifest is None else ():
+            (self.folder / entry.uri).unlink(missing_ok=True)
 
     def _sealed(self, entry: ChunkEntry) -> ChunkEntry:
         """Write the number of chunks, known only now, into a chunk; its data is copied as stored."""
-        path = self._stage / entry.uri
+        path = self.folder / entry.uri
         with ShardReader.open(path) as shard:
             meta = shard.read_json(layout.META_EPISODE)
             if meta.get("total_chunks") != len(self._chunks):
@@ -522,82 +502,11 @@ class ChunkedEpisodeWriter(NoPickle):
         return replace(entry, sha256=file_sha256(path))
 
 
-def unfinished_cut(path: str | os.PathLike[str]) -> Path | None:
-    """The folder of new chunks whose move into place, with this list, was killed; or None.
-
-    The new list is there and the old one is gone: each file is there or in its place already.
-    """
-    where = Path(os.path.abspath(path))
-    episode_id = where.name.removesuffix(list_name(""))
-    if where.exists() or where.name == episode_id or not where.parent.is_dir():
-        return None
-    begun = (each for each in where.parent.iterdir() if each.name.startswith(f".{episode_id}{TEMP_MARK}"))
-    return next((each for each in sorted(begun) if (each / where.name).is_file()), None)
-
-
-def unfinished_cuts(folder: Path) -> list[Path]:
-    """The lists of all cuts in a folder that were killed while they were moved into place."""
-    found = folder.glob(f".*{TEMP_MARK}*/*{list_name('')}")
-    return sorted({folder / each.name for each in found if unfinished_cut(folder / each.name)})
-
-
-def finish_cut(stage: Path, path: str | os.PathLike[str]) -> ChunkList:
-    """Move the rest of a killed cut into place; files in place already must match the list."""
-    where = Path(os.path.abspath(path))
-    listed = replace(read_chunk_list(stage / where.name), path=where)
-    for entry in listed.chunks:
-        if not (stage / entry.uri).exists():
-            check_chunk_hash(listed, entry)
-    _move_into_place(listed, stage)
-    _remove_stale(listed)
-    return listed
-
-
-def _move_into_place(listed: ChunkList, stage: Path) -> None:
-    """Old list away, new chunks in, then the new list: no list ever names chunks of another cut.
-
-    The new list is in `stage` from before the first step to the last, so that a killed move can be finished.
-    """
-    assert listed.path is not None
-    folder, name = listed.path.parent, listed.path.name
-    with map_os_errors(folder):
-        targets = {uri: _target(folder, uri) for uri in [*(entry.uri for entry in listed.chunks), name]}
-        if listed.path.exists():
-            os.unlink(targets[name])
-        for uri, target in targets.items():
-            if uri == name:
-                fsync_folder(folder)
-            if (stage / uri).exists():
-                os.replace(stage / uri, target)
-        fsync_folder(folder)
-        stage.rmdir()
-
-
-def _target(folder: Path, name: str) -> str:
-    """Where a file goes in the end: a link to a file is followed, anything else is refused."""
-    target = writable_path(folder / name)
-    if os.stat(os.path.dirname(target)).st_dev != os.stat(folder).st_dev:
-        raise StoreError(
-            "a link is there that leads to another file system", path=folder / name,
-            hint="Remove the link, or write to another folder.",
-        )  # fmt: skip
-    return target
-
-
-def _remove_stale(listed: ChunkList) -> None:
-    """Chunks of this episode that an older, longer list named; what cannot be read is kept."""
-    assert listed.path is not None
-    named = {entry.uri for entry in listed.chunks}
-    for path in chunks_in(listed.path.parent, listed.episode_id):
-        if path.name not in named and _is_chunk_of(path, listed.episode_id):
-            path.unlink()
-
-
 def _is_chunk_of(path: Path, episode_id: str) -> bool:
     try:
         with ShardReader.open(path) as shard:
             meta = shard.read_json(layout.META_EPISODE)
-    except WarpError:
+    except WarpError:  # what cannot be read is kept
         return False
     return meta.get("episode_id") == episode_id and "chunk_index" in meta
 
@@ -653,11 +562,10 @@ class ChunkedEpisodeReader:
 
 
 def list_again(path: str | os.PathLike[str], stated: ChunkList | None) -> ChunkList:
-    """The list of the chunks that one which does not hold names, or of those that are called like them: what they say
-    themselves."""
+    """A new list of the chunks that a damaged list names, or of those with their names, by their own metadata."""
     where = Path(path)
     if stated is None:
-        named = chunks_in(where.parent, where.name.removesuffix(list_name("")))
+        named = list(chunks_in(where.parent, where.name.removesuffix(list_name(""))).values())
     else:
         named = [stated.chunk_path(each) for each in stated.chunks]
     chunks = [(each, load_wshard(each)) for each in named]
