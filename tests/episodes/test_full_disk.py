@@ -20,9 +20,9 @@ from warpdata.bytekit.process import system
 from warpdata.episodes.record.tables import TableFile
 from warpdata.errors import OutOfSpaceError, PermissionError_, StoreError
 
-DISK = "96m"
-BALLAST_BYTES = 48 << 20
-"""Taken away before salvage: finishing the files needs some room."""
+DISK = "192m"
+BALLAST_BYTES = 144 << 20
+"""Taken away before salvage: raw frames that waited in memory become files then."""
 
 
 @pytest.fixture

@@ -31,6 +31,7 @@ from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.frame_index import read_marks
 from warpdata.formats.episodedir.signal_file import Description
 from warpdata.formats.journal.layout import record_span
+from warpdata.formats.journal.mapped_file import move_to_disk
 from warpdata.formats.journal.reader import JournalReader
 from warpdata.formats.journal.writer import JournalWriter
 
@@ -63,7 +64,7 @@ def crashed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("crashed") / "ep"
     child = os.fork()
     if child == 0:
-        camera.SEGMENT_BYTES = 12 * 48 * 64 * 3
+        camera.SLOTS = (2, 6)
         writer = wd.DiskEpisodeWriter(folder, durability="none")
         writer.set_static("task", "to be damaged")
         for step in range(STEPS):
@@ -73,10 +74,11 @@ def crashed(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 time.sleep(0.0005)
         os._exit(0)
     os.waitpid(child, 0)
+    move_to_disk(folder / ".recording")
     for path in (folder / ".recording").glob("*.journal"):  # less to copy; some room stays, as always
-        os.truncate(path, JournalReader.open(path).scan().end_offset + 512)
+        if not path.name.startswith("frames-"):
+            os.truncate(path, JournalReader.open(path).scan().end_offset + 512)
     inside = {path.name for path in (folder / ".recording").iterdir()}
-    assert "frames-4-000000.journal" not in inside, "the first raw frames must have left"
     assert {"signals.journal", "4.mp4", "4.marks", "5.mkv", "5.marks"} <= inside
     return folder
 

@@ -21,8 +21,10 @@ from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.io.ranges import BytesRangeReader
 from warpdata.bytekit.process import system
 from warpdata.errors import FormatError, JournalInUseError, LimitExceededError, WriterClosedError
-from warpdata.formats.journal import layout
+from warpdata.formats.journal import layout, mapped_file
+from warpdata.formats.journal.mapped_file import move_to_disk, remove_file
 from warpdata.formats.journal.reader import JournalReader, is_live
+from warpdata.formats.journal.slots import SlotFile
 from warpdata.formats.journal.writer import JournalWriter, StepRecord
 
 SPEC = ROOT / "src" / "warpdata" / "formats" / "journal" / "SPEC.md"
@@ -196,7 +198,7 @@ def test_whatever_is_lost_is_said(tmp_path: Path, how: str, payload: bytes | Non
     places = [(a, b) for a in range(start, used) for b in range(a + 1, used + 1)]
     for low, high in thinned(places, 800):
         journal = JournalReader(BytesRangeReader(changed(data, how, low, high)))
-        found, scan = contents(journal), journal.scan(released=0)
+        found, scan = contents(journal), journal.scan()
         assert set(found) <= set(good)
         # Without its checksum, and that alone, a record is one that was never finished.
         if found != good and (how, low, high) != ("zeroed", last + 4, last + 8):
@@ -206,11 +208,12 @@ def test_whatever_is_lost_is_said(tmp_path: Path, how: str, payload: bytes | Non
 @pytest.mark.parametrize("size", [8, 200_000])
 @pytest.mark.parametrize("is_step", [False, True])
 def test_whenever_its_writer_dies_a_record_is_whole_or_was_never_finished(
-    tmp_path: Path, size: int, is_step: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, is_step: bool
 ) -> None:
     """What is in the file after each line that writes it: in a window and past it, nothing is said to be lost."""
+    monkeypatch.setattr(mapped_file, "WINDOW_BYTES", 1 << 14)
     path = tmp_path / "a"
-    writer = JournalWriter(path, {}, max_record_bytes=size, mapped_record_bytes=1000)
+    writer = JournalWriter(path, {}, max_record_bytes=size)
     writer.append(1, 0, 1, 0, b"first")
     record = StepRecord(1, size)
     record.payload[:] = b"\xff" * size
@@ -327,7 +330,7 @@ def test_the_lock_dies_with_its_process_whatever_a_thread_maps_while_a_child_is_
 @pytest.mark.parametrize("size", [100, 20_000, 9 << 20])
 def test_what_an_interrupted_append_left_is_no_damage(tmp_path: Path, size: int) -> None:
     """Ctrl-C may come after the bytes of a record were copied and before it counts; a smaller one follows."""
-    writer = JournalWriter(tmp_path / "a", {}, max_record_bytes=1 << 24, mapped_record_bytes=1000)
+    writer = JournalWriter(tmp_path / "a", {}, max_record_bytes=1 << 24)
     writer.append(1, 0, 1, 0, b"first")
     taken, writer._taken = writer._taken, lambda _: (_ for _ in ()).throw(KeyboardInterrupt)
     with pytest.raises(KeyboardInterrupt):
@@ -346,7 +349,7 @@ def test_records_of_every_size_lie_one_after_the_other(tmp_path: Path) -> None:
     """Within a window, over its end, and past it: a reader sees no difference."""
     rng = np.random.default_rng(1)
     sizes = [int(size) for size in 10 ** rng.uniform(0, 7.2, 60)]
-    writer = JournalWriter(tmp_path / "a", {}, max_record_bytes=1 << 24, mapped_record_bytes=1000)
+    writer = JournalWriter(tmp_path / "a", {}, max_record_bytes=1 << 24)
     for step, size in enumerate(sizes):
         if step % 3 == 0:
             record = StepRecord(2, size)
@@ -369,20 +372,86 @@ def test_records_of_every_size_lie_one_after_the_other(tmp_path: Path) -> None:
         assert bytes(reader.payload(offset, size)) == bytes([step % 251]) * size
 
 
-def test_released_records_are_gone_and_no_damage(tmp_path: Path) -> None:
-    writer = JournalWriter(tmp_path / "a", {}, max_record_bytes=5000)
-    places = [writer.append(1, step, 1, 0, bytes([step + 1]) * 5000) for step in range(100)]
-    before = os.stat(tmp_path / "a").st_blocks
-    writer.release(places[60])
-    for step in range(100, 110):
-        writer.append(1, step, 1, 0, bytes([step + 1]) * 5000)
-    writer.release(places[60])
-    assert os.stat(tmp_path / "a").st_blocks * 512 <= before * 512 - 55 * 5000
-    writer.close()
-    scan = JournalReader.open(tmp_path / "a").scan()
-    assert not scan.damage
-    assert not scan.is_cut
-    assert scan.records.first_step.tolist() == list(range(60, 110))
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_slots_are_used_again(tmp_path: Path, in_memory: bool) -> None:
+    path = tmp_path / "a.journal"
+    slots = SlotFile(path, {"x": 1}, slots=4, record_bytes=5000, in_memory=in_memory)
+    assert path.is_symlink() == (in_memory and system.memory_folder(0) is not None)
+    assert is_live(path)
+    for step in range(11):
+        slots.write(step % 4, 7, step, step * 10, bytes([step + 1]) * 5000)
+    back = bytearray(5000)
+    slots.read_payload(2, memoryview(back))
+    assert back == bytes([11]) * 5000
+    slots.close()
+    assert not is_live(path)
+    with pytest.raises(WriterClosedError):
+        slots.write(0, 7, 11, 110, bytes(5000))
+    scan = JournalReader.open(path).scan()
+    assert (scan.damage, scan.is_cut) == ((), False)
+    assert scan.records.first_step.tolist() == [7, 8, 9, 10]
+    assert scan.records.ts_ns.tolist() == [70, 80, 90, 100]
+    target = path.resolve()
+    move_to_disk(tmp_path)
+    assert not path.is_symlink()
+    assert target.exists() != in_memory
+    assert JournalReader.open(path).scan().records.first_step.tolist() == [7, 8, 9, 10]
+    remove_file(str(path))
+    assert not list(tmp_path.iterdir())
+
+
+def test_only_files_of_recorders_are_removed_with_a_link(tmp_path: Path) -> None:
+    other, link = tmp_path / "other", tmp_path / "x.journal"
+    other.write_bytes(b"kept")
+    link.symlink_to(other)
+    move_to_disk(tmp_path)
+    assert link.is_symlink()
+    remove_file(str(link))
+    assert other.read_bytes() == b"kept"
+    assert not link.is_symlink()
+
+
+def test_a_damaged_slot_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    slots = SlotFile(path, {}, slots=3, record_bytes=16, in_memory=False)
+    for step in range(2):
+        slots.write(step, 1, step, step, bytes([step + 1]) * 16)
+    slots.close()
+    data, start = path.read_bytes(), JournalReader.open(path).header.records_offset
+    good = contents(JournalReader(BytesRangeReader(data)))
+    for at in range(start, len(data)):
+        for changed_byte in (data[at] ^ 0x10, 0):
+            journal = JournalReader(BytesRangeReader(data[:at] + bytes([changed_byte]) + data[at + 1 :]))
+            scan, found = journal.scan(), contents(journal)
+            assert set(found) <= set(good)
+            # A record without steps was never finished.
+            if found != good and (at - start) % 48 != layout.STEPS_AT:
+                assert scan.lost, at
+    for end in range(start, len(data)):
+        assert JournalReader(BytesRangeReader(data[:end])).scan().is_cut
+    zeroed = data[: start + 48] + bytes(48) + data[start + 96 :]
+    assert JournalReader(BytesRangeReader(zeroed)).scan().lost
+
+
+def test_whenever_its_writer_dies_a_slot_is_whole_or_was_never_filled(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    slots = SlotFile(path, {}, slots=2, record_bytes=5000, in_memory=False)
+    slots.write(0, 1, 0, 0, bytes(5000))
+    states: dict[bytes, None] = {}
+
+    def look(*_: object) -> Callable[..., Any]:
+        states[path.read_bytes()] = None
+        return look
+
+    sys.settrace(look)
+    try:
+        slots.write(0, 1, 1, 10, b"\xff" * 5000)
+    finally:
+        sys.settrace(None)
+    slots.close()
+    scans = [JournalReader(BytesRangeReader(each)).scan() for each in states]
+    assert not any(each.damage or each.is_cut for each in scans)
+    assert {tuple(each.records.first_step.tolist()) for each in scans} == {(0,), (), (1,)}
 
 
 def test_a_large_record_is_not_overwritten_by_a_window_being_prepared(
@@ -391,7 +460,7 @@ def test_a_large_record_is_not_overwritten_by_a_window_being_prepared(
     """Where a disk allocates by being filled with zeros, both would write behind the end of the file."""
     monkeypatch.setattr(system, "try_allocate", lambda *_: False)
     path = tmp_path / "a.partial"
-    writer = JournalWriter(path, {}, max_record_bytes=32 << 20, mapped_record_bytes=64)
+    writer = JournalWriter(path, {}, max_record_bytes=32 << 20)
     for step in range(9000):
         writer.append(0, step, 1, step, bytes(64))
     plain, is_filling, is_appended = os.pwrite, threading.Event(), threading.Event()

@@ -31,14 +31,14 @@ crc32c: _Crc32c = _crc32c.crc32c
 _AT_ONCE_BYTES = 4 << 20
 
 
-def crc32c_at_once(data: memoryview) -> int:
+def crc32c_at_once(data: memoryview, value: int = 0) -> int:
     """The same without letting other threads run meanwhile, unless that would be for long.
 
     A checksum of a frame takes less time than getting back to a thread that gave way.
     """
     if data.nbytes > _AT_ONCE_BYTES:
-        return crc32c(data)
-    found: int = _crc32c.crc32c(data, gil_release_mode=0)
+        return crc32c(data, value)
+    found: int = _crc32c.crc32c(data, value, gil_release_mode=0)
     return found
 
 

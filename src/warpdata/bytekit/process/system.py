@@ -73,7 +73,7 @@ def rename_new(source: str, target: str) -> None:
     if code not in _NOT_SUPPORTED:  # some file systems do not know this call
         raise OSError(code, os.strerror(code), target)
     try:
-        os.link(source, target)
+        os.link(source, target, follow_symlinks=False)
     except OSError as error:
         if error.errno not in (errno.EPERM, *_NOT_SUPPORTED):
             raise
@@ -129,14 +129,17 @@ def allocate(fd: int, start: int, size_bytes: int) -> None:
         at += os.pwrite(fd, memoryview(_ZEROS)[: end - at], at)
 
 
-def give_back(fd: int, start: int, size_bytes: int) -> bool:
-    """Make [start, start + size) zeros that take no place: what was not written yet never is. False where it stays."""
-    if _libc is None or size_bytes <= 0:
-        return False
-    return int(_libc.fallocate(fd, _KEEP_SIZE_AND_PUNCH_HOLE, start, size_bytes)) == 0
+SHARED_MEMORY = "/dev/shm"
 
 
-_KEEP_SIZE_AND_PUNCH_HOLE = 3  # of Linux
+def memory_folder(size_bytes: int) -> str | None:
+    """A folder of files in memory, which outlive their process; None where so many bytes would fill half of it."""
+    try:
+        room = os.statvfs(SHARED_MEMORY) if _IS_LINUX else None
+    except OSError:
+        return None
+    is_small = room is None or room.f_bavail * room.f_frsize - size_bytes < room.f_blocks * room.f_frsize // 2
+    return None if is_small or not os.access(SHARED_MEMORY, os.W_OK) else SHARED_MEMORY
 
 
 # ---- reading and writing -----------------------------------------------------------------------------------
@@ -224,7 +227,6 @@ _MADV_DONTNEED, _MADV_POPULATE_WRITE, _MS_SYNC = 4, 23, 4  # of Linux
 _POPULATE_BYTES = 512 << 10
 if _libc is not None:
     _libc.sync_file_range.argtypes = (ctypes.c_int, ctypes.c_longlong, ctypes.c_longlong, ctypes.c_uint)
-    _libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_longlong, ctypes.c_longlong)
     _libc.madvise.argtypes = _libc.msync.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
@@ -367,6 +369,14 @@ _BOOT_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 def seconds_with_sleep() -> float:
     """A clock that only goes on, also while the machine sleeps."""
     return time.clock_gettime(_BOOT_CLOCK)
+
+
+def give_way() -> None:
+    """Let this thread never interrupt another one when it wakes up: it has much to do, the others little."""
+    # A lower priority would be worse: what holds the lock of the interpreter must go on.
+    if _IS_LINUX:
+        with contextlib.suppress(OSError):
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
 _TASKS = "/proc/self/task"

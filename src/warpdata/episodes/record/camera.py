@@ -21,7 +21,7 @@ from warpdata.bytekit.io.append_file import AppendFile
 from warpdata.bytekit.io.commit import commit_together, fsync_files
 from warpdata.episodes.record.status import FRAMES_PREFIX
 from warpdata.episodes.record.tables import SignalsJournal, owner
-from warpdata.episodes.record.threads import JobQueue, interrupts_wait
+from warpdata.episodes.record.threads import JobQueue
 from warpdata.episodes.record.values import BEGIN, CLOSED, as_timestamp, mismatch_error, order_error
 from warpdata.episodes.statistics import ClockStatistics, SharedClocks
 from warpdata.errors import require_word
@@ -38,6 +38,7 @@ from warpdata.formats.episodedir.images import FrameShape, Stream, VideoOptions,
 from warpdata.formats.episodedir.signal_file import Description
 from warpdata.formats.episodedir.video import DEFAULT_PRESET, VideoEncoder, probe
 from warpdata.formats.journal.layout import FRAMES_KIND
+from warpdata.formats.journal.slots import SlotFile
 from warpdata.formats.journal.writer import JournalWriter
 
 if TYPE_CHECKING:
@@ -48,12 +49,11 @@ QUEUE_BYTES = (32 << 20, 256 << 20)
 SOME_FRAMES = 2
 """That may wait for their encoder, however large they are."""
 MAX_DELAY_S = 10.0
-"""A frame waits no longer, so that it is encoded before the kernel writes its pages to the disk (30 s)."""
+"""A frame waits no longer, however small it is."""
 
-SEGMENT_BYTES = 64 << 20
-SEGMENT_FRAMES = 8
-SEGMENT_S = 5.0
-"""A journal of frames is left after this long, so that it is gone before the kernel writes its pages."""
+SLOTS_BYTES = 8 << 20
+"""Slots for raw frames are made so many bytes at a time, but at least and at most so many."""
+SLOTS = (2, 64)
 
 PRESETS = (DEFAULT_PRESET, "ultrafast")
 """The presets of H.264 between which a recorder changes; both have the same header."""
@@ -311,26 +311,18 @@ class VideoFile:
         return bool(marks)
 
 
-class FrameJournal(JournalWriter):
-    """A journal of raw frames: its space is freed as they are safely encoded.
+class FramePlace(NamedTuple):
+    """Where a raw frame is: the number of a slot, or an offset in a journal."""
 
-    A frame that is encoded never needs to reach the disk: what is synced is its video.
-    """
-
-    begun = math.inf
-    """Time of its first frame."""
-
-    @property
-    def name(self) -> str:
-        """The name of the file."""
-        return os.path.basename(self.path)
+    file: SlotFile | JournalWriter
+    at: int
 
 
-class FrameJournals:
-    """Raw frames of one camera until they are encoded, in a sequence of journals whose space is freed.
+class FrameSlots:
+    """Raw frames of one camera until they are encoded, in slots that are used again.
 
-    `append` never makes a file: until the background has made the first journal, frames go where all other records
-    go, and while it has not made the next one, the current one grows.
+    `append` never makes a file: the background makes more slots before the last one is taken, and until it has made
+    the first ones, frames go to a journal.
     """
 
     def __init__(
@@ -346,76 +338,61 @@ class FrameJournals:
         self._stream = stream
         self._descriptor = {**descriptor, "kind": FRAMES_KIND, "stream": stream}
         self._frame_bytes = frame_bytes
-        self._size = max(SEGMENT_BYTES, SEGMENT_FRAMES * frame_bytes)
-        self._made = 0
-        self._journals: deque[FrameJournal] = deque()
-        self._current: FrameJournal | None = None
-        self._spare: FrameJournal | None = None
-        self._lock = threading.Lock()
+        least, most = SLOTS
+        self._slots = min(max(least, SLOTS_BYTES // frame_bytes), most)
+        self._files: list[SlotFile] = []
+        self._free: list[FramePlace] = []
+        """The last one is the next to be taken: memory that was used just now is in the cache."""
+        self._next: tuple[int, FramePlace] | None = None
+        """The last frame and its slot: one that Ctrl-C interrupted comes again, to the same slot."""
+        self._is_growing = False
+        self._is_closed = False
+        self._grow_soon()
 
-    def append(self, step: int, ts_ns: int, frame: Buffer) -> tuple[FrameJournal | None, int]:
-        """Copy a frame into a journal, where it survives the death of the process; returns journal and offset."""
+    def append(self, step: int, ts_ns: int, frame: Buffer) -> FramePlace:
+        """Copy a frame to where it survives the death of the process."""
         self.signals.threads.check()
-        if self._spare is not None and self._is_used(1.0):
-            with interrupts_wait(), self._lock:
-                if self._spare is not None:
-                    self.signals.note({"journal": self._spare.name})
-                    self._journals.append(self._spare)
-                    self._current, self._spare = self._spare, None
-        journal = self._current
-        if journal is None:
-            with self.signals.lock:
-                return None, self.signals.writer.append(self._stream, step, 1, ts_ns, frame)
-        offset = journal.append(self._stream, step, 1, ts_ns, frame)
-        journal.begun = min(journal.begun, time.monotonic())
-        return journal, offset
+        if self._next is None or self._next[0] != step:
+            if len(self._free) * 2 <= self._slots:
+                self._grow_soon()
+            try:
+                self._next = step, self._free.pop()
+            except IndexError:
+                return FramePlace(*self.signals.append_frame(self._stream, step, ts_ns, frame))
+        place = self._next[1]
+        assert isinstance(place.file, SlotFile)
+        place.file.write(place.at, self._stream, step, ts_ns, frame)
+        return place
 
-    def read(self, journal: FrameJournal | None, offset: int, out: memoryview) -> None:
-        """Read back the frame at a place that `append` returned."""
-        (journal or self.signals.writer).read_payload(offset, out)
+    def release(self, place: FramePlace) -> None:
+        """The frame there is needed no more."""
+        if isinstance(place.file, SlotFile):
+            self._free.append(place)
 
-    def sync(self) -> None:
-        """Sync if every record is to survive power loss."""
-        if self.signals.syncs_every_record:
-            (self._current or self.signals.writer).sync()
+    def _grow_soon(self) -> None:
+        if not self._is_growing and not self._is_closed:
+            self._is_growing = True
+            self.signals.threads.chores.submit(self._grow)
 
-    def prepare(self) -> None:
-        """Make the next journal ahead of time; for a thread of the recording."""
-        if self._spare is None and self._is_used(0.5):
-            path = f"{self._path}-{self._made:06d}.journal"
-            self._made += 1
-            about = {**self._descriptor, "journal": os.path.basename(path), "owner": owner()}
-            journal = FrameJournal(path, about, max_record_bytes=self._frame_bytes)
-            self.signals.threads.add_journal(journal, is_synced=False)
-            with self._lock:
-                self._spare = journal
-
-    def release_before(self, journal: FrameJournal | None, offset: int) -> None:
-        """Free the space of all frames before this place."""
-        if journal is None:
+    def _grow(self) -> None:
+        """In the background: make more slots, in memory unless every record is to survive power loss."""
+        path = f"{self._path}-{len(self._files):06d}.journal"
+        about = {**self._descriptor, "journal": os.path.basename(path), "owner": owner()}
+        in_memory = not self.signals.syncs_every_record
+        file = SlotFile(path, about, slots=self._slots, record_bytes=self._frame_bytes, in_memory=in_memory)
+        self._files.append(file)
+        if self._is_closed:
+            file.close()
             return
-        while self._journals[0] is not journal:
-            self.signals.note({"released": self._journals[0].name})
-            done = self._journals.popleft()
-            self.signals.threads.remove_journal(done)
-            done.discard()
-        # Pages that are gone are not written. Noted before, because a file cut where it is empty looks complete.
-        self.signals.note({"given_back": {"journal": journal.name, "until": offset}})
-        journal.release(offset)
+        self.signals.note({"journal": os.path.basename(path)})
+        self._free += [FramePlace(file, slot) for slot in range(self._slots)]
+        self._is_growing = False
 
-    def close(self, *, durable: bool = True) -> None:
-        """Close all journals, which stay on disk."""
-        for journal in (*self._journals, *filter(None, [self._spare])):
-            self.signals.threads.remove_journal(journal)
-            journal.close(durable=durable)
-
-    def _is_used(self, share: float) -> bool:
-        """Whether so much of the current journal's size or age is used up; the kernel writes old pages to the disk."""
-        current = self._current
-        if current is None:
-            return True
-        is_old = time.monotonic() - current.begun > SEGMENT_S * share
-        return is_old or current.position >= self._size * share
+    def close(self) -> None:
+        """Close all files, which stay."""
+        self._is_closed = True
+        for file in self._files:
+            file.close()
 
 
 class Frame(NamedTuple):
@@ -423,8 +400,7 @@ class Frame(NamedTuple):
 
     number: int
     ts_ns: int
-    journal: FrameJournal | None
-    offset: int
+    place: FramePlace
     queued_s: float
 
 
@@ -444,7 +420,7 @@ class CameraRecorder:
         shape: FrameShape,
         fps: float,
         open_video: Callable[[], VideoFile],
-        frames: FrameJournals,
+        frames: FrameSlots,
         jobs: JobQueue,
         policy: QueuePolicy,
         on_drop: Callable[[int], None],
@@ -496,11 +472,11 @@ class CameraRecorder:
             ts_ns = as_timestamp(ts_ns)
         pixels = frame.data
         with self._lock:
+            self._hand_over()
             if ts_ns is None:
                 ts_ns = self._frames.signals.now()
             if ts_ns <= self.last_ts_ns:
                 raise order_error(self.name, ts_ns, self.last_ts_ns)
-            self._hand_over()
             is_waiting = self.policy.policy == "wait"
             if not self.jobs.wait_until(
                 self._has_room, math.inf if is_waiting else self.policy.max_wait_ms / 1e3
@@ -512,12 +488,12 @@ class CameraRecorder:
                 with contextlib.suppress(IndexError):  # the encoder took the last one just now
                     oldest = self.waiting.popleft()
                     self._drop(oldest.ts_ns, oldest.number)
+                    self._frames.release(oldest.place)
             place = self._frames.append(self.count, ts_ns, pixels)
-            self._newest = Frame(self.count, ts_ns, *place, time.monotonic())
-            self.last_ts_ns = ts_ns
-            self.count += 1
+            self._newest = Frame(self.count, ts_ns, place, time.monotonic())
             self._hand_over()
-            self._frames.sync()
+            if self._frames.signals.syncs_every_record:
+                place.file.sync_slot(place.at) if isinstance(place.file, SlotFile) else place.file.sync()
 
     def _has_room(self) -> bool:
         if len(self.waiting) < SOME_FRAMES:
@@ -562,7 +538,7 @@ class CameraRecorder:
             self._encode_next()
         assert self._video is not None
         self._facts = self._video.complete(self.dropped)
-        self._frames.close(durable=False)
+        self._frames.close()
 
     def facts(self, _clocks: SharedClocks) -> dict[str, Any]:
         """The entry of the camera in meta.json, once its files are complete."""
@@ -591,6 +567,7 @@ class CameraRecorder:
     def _hand_over(self) -> None:
         newest = self._newest
         if newest is not None:
+            self.count, self.last_ts_ns = newest.number + 1, newest.ts_ns
             if not self.waiting or self.waiting[-1].number < newest.number:
                 self.waiting.append(newest)
             self._newest = None
@@ -607,12 +584,11 @@ class CameraRecorder:
         if frame.number <= self._encoded:
             return
         if self._video is None:
-            self._frames.prepare()  # first: frames come already
             self._video = self._open_video()
         if self._scratch is None:
             self._scratch = np.empty(self._shape, self._dtype)
         video, scratch = self._video, self._scratch
-        self._frames.read(frame.journal, frame.offset, scratch.reshape(-1).view(np.uint8).data)
+        frame.place.file.read_payload(frame.place.at, scratch.reshape(-1).view(np.uint8).data)
         self._pending.append(frame)
         self._encoded = frame.number
         video.adapt(len(self.waiting) / self.limit)
@@ -622,11 +598,8 @@ class CameraRecorder:
                 self._frames.signals.note({"video": {"stream": self.stream, **video.stream().to_json()}})
                 self._is_stream_noted = True
             for _ in range(video.safe - self._released):
-                self._pending.popleft()
+                self._frames.release(self._pending.popleft().place)
             self._released = video.safe
-            first = self._pending[0] if self._pending else frame
-            self._frames.release_before(first.journal, first.offset)
-        self._frames.prepare()
 
     def _as_frame(self, data: Any) -> NDArray[Any]:
         if not isinstance(data, np.ndarray):

@@ -36,7 +36,7 @@ from warpdata.episodes.collection.edits import episode_path
 from warpdata.episodes.record.camera import (
     WAIT,
     CameraRecorder,
-    FrameJournals,
+    FrameSlots,
     Policy,
     QueuePolicy,
     VideoFile,
@@ -66,6 +66,7 @@ from warpdata.formats.episodedir.documents import (
 from warpdata.formats.episodedir.images import VideoOptions, choose_codec
 from warpdata.formats.episodedir.signal_file import Description
 from warpdata.formats.episodedir.video import check_installed, check_options
+from warpdata.formats.journal.mapped_file import remove_file
 
 SignalRecorder = NumberRecorder | EventRecorder | CameraRecorder
 
@@ -344,6 +345,8 @@ class Recording(NoPickle):
                 description = describe(name, np.zeros((16, 16, 3), np.uint8), hints)
                 dump_json(_camera_facts(0, name, description, self._video))
 
+        assert self._journal is not None
+        self._threads.chores.submit(self._journal.expect_frames)
         jobs = self._expected[name] = self._threads.camera_jobs()
         jobs.submit(rehearse)
 
@@ -465,7 +468,7 @@ class Recording(NoPickle):
         options = declared.video
         shape, facts = description.frame_shape(), _camera_facts(stream, name, description, options)
         journal.note(facts)
-        frames = FrameJournals(self._work, stream, facts, shape.nbytes, journal)
+        frames = FrameSlots(self._work, stream, facts, shape.nbytes, journal)
         jobs = self._expected.pop(name, None) or self._threads.camera_jobs()
         monitor = self._monitor
         assert monitor is not None
@@ -545,8 +548,6 @@ class Recording(NoPickle):
                 start_writing(temp)
                 files.append((temp, target))
             temps = [temp for temp, _ in files]
-            # To drop the pages of a journal takes a while: most of them go while this thread waits for the disk.
-            self._threads.chores.submit(self._journal.writer.trim)
             self._threads.chores.submit(lambda: fsync_started(temps[1::2]))
             self._threads.end()
             fsync_started(temps[::2])  # two threads wait for the disk at the same time
@@ -742,16 +743,19 @@ def remove_folder(folder: Path, *, durable: bool = True) -> None:
             os.rename(folder, done)
         if durable:
             fsync_folder(folder.parent)
-    _remove_files(done)
+    remove_files(done)
 
 
-def _remove_files(folder: Path) -> None:
-    """Remove a folder that has files and seldom more: to look for more costs several times as much."""
+def remove_files(folder: Path) -> None:
+    """Remove a folder, and the files in memory that journals in it are links to."""
     try:
-        with os.scandir(folder) as entries:
-            names = [entry.path for entry in entries]
-        for name in names:
-            os.unlink(name)
+        with os.scandir(folder) as listing:
+            entries = list(listing)
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                remove_files(Path(entry.path))
+            else:
+                remove_file(entry.path)
         os.rmdir(folder)
     except OSError:
         shutil.rmtree(folder, ignore_errors=True)
@@ -761,4 +765,4 @@ def remove_leftovers(folder: Path) -> None:
     """Remove what a crash left of a recording folder that was being removed."""
     done = folder.with_name(f"{folder.name}-done")
     if done.is_dir():
-        shutil.rmtree(done, ignore_errors=True)
+        remove_files(done)

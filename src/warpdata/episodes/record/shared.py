@@ -20,7 +20,7 @@ from warpdata.bytekit.jsontext import dump_json, parse_json_object
 from warpdata.bytekit.process.locks import FileLock, hold_lock
 from warpdata.episodes.collection.edits import episode_path
 from warpdata.episodes.provenance import first_meta
-from warpdata.episodes.record.recording import claim_directory, claim_episode
+from warpdata.episodes.record.recording import claim_directory, claim_episode, remove_files
 from warpdata.episodes.record.tables import owner
 from warpdata.episodes.record.values import Clock
 from warpdata.episodes.salvage.parts import join_parts
@@ -115,7 +115,7 @@ class SharedEpisode:
 
     def withdraw(self) -> None:
         """Give up a part in which nothing was recorded."""
-        shutil.rmtree(self.part, ignore_errors=True)
+        remove_files(self.part)
         if self.lock is not None:
             self.lock.release()
         self.leave(0.0, lambda _: None)
@@ -144,7 +144,7 @@ class SharedEpisode:
                 finish(self.directory)
                 return receipt
         # No process recorded anything: there is no episode.
-        shutil.rmtree(self.directory, ignore_errors=True)
+        remove_files(self.directory)
         if self._entry is not None:
             self._entry.unlink(missing_ok=True)
         return None

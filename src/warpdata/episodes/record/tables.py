@@ -11,7 +11,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,7 +41,10 @@ from warpdata.formats.journal import layout
 from warpdata.formats.journal.writer import JournalWriter, StepRecord
 from warpdata.timeline.ragged import as_objects
 
-MAPPED_RECORD_BYTES = 64 << 10
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+_FIRST_FRAMES = "frames.journal"
 _BLOCK_BYTES = 1 << 20
 _BLOCK_ROWS = (16, 16384)
 _MAX_BLOCK_BYTES = 16 << 20
@@ -56,7 +59,7 @@ def owner() -> dict[str, Any]:
 
 
 class SignalsJournal:
-    """The journal of all numbers and events of a recording, of facts about it, and of the first raw frames."""
+    """The journal of all numbers and events of a recording and of facts about it, and one of the first raw frames."""
 
     def __init__(
         self,
@@ -76,10 +79,31 @@ class SignalsJournal:
             folder / layout.SIGNALS_JOURNAL,
             {**descriptor, "kind": layout.SIGNALS_KIND, "journal": layout.SIGNALS_JOURNAL, "owner": owner()},
             max_record_bytes=layout.MAX_RECORD_BYTES,
-            mapped_record_bytes=MAPPED_RECORD_BYTES,
             publish=False,
         )
         threads.add_journal(self.writer)
+        self._frames: JournalWriter | None = None
+        self._frames_lock = threading.Lock()
+
+    def expect_frames(self) -> None:
+        """In the background: make a journal in memory for the first frames, which need not reach the disk."""
+        if self._frames is None and not self.syncs_every_record:
+            path = os.path.join(os.path.dirname(self.writer.path), _FIRST_FRAMES)
+            about = {"kind": layout.FRAMES_KIND, "journal": _FIRST_FRAMES, "owner": owner()}
+            frames = JournalWriter(
+                path, about, max_record_bytes=layout.MAX_RECORD_BYTES,
+                in_memory=True,
+            )  # fmt: skip
+            self.note({"journal": _FIRST_FRAMES})
+            self._frames = frames
+
+    def append_frame(self, stream: int, step: int, ts_ns: int, frame: Buffer) -> tuple[JournalWriter, int]:
+        """Add a frame that has no slot; returns the journal it is in, and its offset there."""
+        if self._frames is None:
+            with self.lock:
+                return self.writer, self.writer.append(stream, step, 1, ts_ns, frame)
+        with self._frames_lock:  # others need not wait for a copy that takes long
+            return self._frames, self._frames.append(stream, step, 1, ts_ns, frame)
 
     def note(self, fact: Mapping[str, Any]) -> None:
         """Journal a fact about the recording itself."""
@@ -102,6 +126,8 @@ class SignalsJournal:
         """Close the journal, which stays on disk."""
         self.threads.remove_journal(self.writer)
         self.writer.close(durable=durable)
+        if self._frames is not None:
+            self._frames.close(durable=False)
 
 
 class SummedFile(io.RawIOBase):

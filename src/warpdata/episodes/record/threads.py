@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import FrameType
 
-from warpdata.bytekit.process.system import usable_cores
+from warpdata.bytekit.process.system import give_way, usable_cores
 from warpdata.bytekit.process.threads import start_thread
 from warpdata.errors import StoreError, WarpError, WriterClosedError, nearest
 from warpdata.formats.journal.writer import JournalWriter
@@ -126,7 +126,7 @@ class RecordingThreads:
         self._period_s = durability.period_s
         self._ended = Wakeup()
         self._helper = Workers("warp-record-helper", 1)
-        self._encoders = Workers("warp-record-encoder", usable_cores())
+        self._encoders = Workers("warp-record-encoder", usable_cores(), give_way)
         self.chores = self._helper.queue(_UNBOUNDED, on_failure=self.fail)
         """Short jobs that cannot wait, in order; served first, because windows must be there before they are needed."""
         self.chores.is_urgent = True
@@ -212,9 +212,11 @@ class RecordingThreads:
 class Workers:
     """Threads that serve queues: the jobs of one queue run in order, those of several at the same time."""
 
-    def __init__(self, name: str, most: int) -> None:
+    def __init__(self, name: str, most: int, begin: Job | None = None) -> None:
+        """`begin` is called by every thread first."""
         self._name = name
         self._most = most
+        self._begin = begin
         self._queues: list[JobQueue] = []
         self._threads: list[threading.Thread] = []
         self._claiming = threading.Lock()
@@ -249,6 +251,8 @@ class Workers:
             thread.join()
 
     def _run(self) -> None:
+        if self._begin is not None:
+            self._begin()
         while True:
             with self._claiming:
                 queue, wait_s = self._claim()

@@ -69,6 +69,7 @@ from warpdata.formats.episodedir.frame_index import (
 from warpdata.formats.episodedir.images import VideoOptions, suffix_for
 from warpdata.formats.episodedir.signal_file import Description, parse_signal
 from warpdata.formats.episodedir.video import list_packets, probe, stream_of
+from warpdata.formats.journal.mapped_file import move_to_disk
 
 DAMAGED = "-damaged"
 _REASON = "the recorder ended without closing the episode"
@@ -168,6 +169,7 @@ class _Salvage:
         (self.work / STATUS_FILE).unlink(missing_ok=True)
         if aside is not None and any(self.work.iterdir()):
             with map_os_errors(self.work):
+                move_to_disk(self.work)
                 os.rename(self.work, aside)
                 fsync_folder(self.folder)
         else:

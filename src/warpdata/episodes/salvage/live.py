@@ -189,7 +189,7 @@ class _LivePart:
         self.static = {name: restored_static(value) for name, value in recording.static.items()}
 
     def _read(self, reader: JournalReader) -> None:
-        scan = reader.scan(0, self._end)
+        scan = reader.scan(self._end)
         records, recording = scan.records, self.recording
         journal = OpenJournal(reader, scan, records)
         read_facts(journal, recording)

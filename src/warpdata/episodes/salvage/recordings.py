@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -19,7 +18,7 @@ from warpdata.episodes.collection.edits import episode_path
 from warpdata.episodes.collection.local import list_episodes
 from warpdata.episodes.forms.shard import pack_episode
 from warpdata.episodes.record.recorder import SHARD_SUFFIX
-from warpdata.episodes.record.recording import episode_numbers, remove_folder, remove_leftovers
+from warpdata.episodes.record.recording import episode_numbers, remove_files, remove_folder, remove_leftovers
 from warpdata.episodes.record.steps import StepLayout, StepRun, describe_owner, step_episode
 from warpdata.episodes.salvage.finish import DAMAGED, exclusive, free_name, set_aside
 from warpdata.episodes.salvage.parts import finish_work
@@ -166,7 +165,7 @@ def salvage_folder(path: str | os.PathLike[str], *, overwrite: bool = False) -> 
         for number in listing.finished:
             remove_leftovers(episode_path(folder, number) / layout.RECORDING_FOLDER)
         for done in (*folder.glob(f"*{WORK_SUFFIX}-done"), *folder.glob(f".*{WORK_SUFFIX}-done")):
-            shutil.rmtree(done, ignore_errors=True)
+            remove_files(done)
         works = [episode_path(folder, number) / layout.RECORDING_FOLDER for number in listing.unfinished]
         for work in works + work_folders_in(folder):
             receipts += _try(_salvage_work, work)
@@ -301,7 +300,7 @@ def _from_journal(
         raise CorruptLayoutError(
             f"a journal of kind {journal.descriptor.get('kind')!r} is no episode", path=source
         )
-    scan = journal.scan(released=0)
+    scan = journal.scan()
     episode = _episode(source, journal.descriptor, scan)
     if os.path.exists(target):
         # A crash between the rename and the removal of the journal leaves both, with the same contents.

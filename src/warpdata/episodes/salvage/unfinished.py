@@ -96,8 +96,6 @@ class UnfinishedRecording:
     """Rows that were being recorded and are not complete."""
     dropped: dict[int, list[tuple[int, int | None]]] = field(default_factory=dict)
     """Stream -> time of every frame that a policy dropped, and its number if it had reached the journal."""
-    given_back: dict[str, int] = field(default_factory=dict)
-    """Offset in a journal before which frames are encoded and read as zeros."""
 
     @property
     def owner(self) -> dict[str, Any]:
@@ -191,17 +189,14 @@ def open_recording(work: Path) -> UnfinishedRecording:
     recording = UnfinishedRecording(work)
     # Journals whose header is being brought to the disk have a temporary name; first, because they get their own one.
     begun = [path.name for path in work.glob(_UNNAMED) if _has_header(path)]
-    names = sorted(path.name for path in work.glob("*.journal"))
+    names = sorted(path.name for path in work.glob("*.journal") if path.exists())
     expected = {SIGNALS_JOURNAL} if _has_begun(work) else set()
     # The main journal first: it describes the others.
     for name in sorted([*names, *begun], key=lambda name: name != SIGNALS_JOURNAL):
         try:
             reader = JournalReader.open(work / name, lenient=True)
-            scan = reader.scan(_released_offset(reader, name, recording))
-        except (
-            BlobNotFoundError,
-            FileNotFoundError,
-        ):  # its frames were all encoded since the folder was listed
+            scan = reader.scan()
+        except (BlobNotFoundError, FileNotFoundError):  # finished since the folder was listed
             continue
         except WarpError as error:
             recording.unreadable.append(Unreadable(name, error.message, _size(work / name)))
@@ -215,14 +210,6 @@ def open_recording(work: Path) -> UnfinishedRecording:
     recording.unreadable += _undescribed(recording)
     _drop_torn_row(recording)
     return recording
-
-
-def _released_offset(reader: JournalReader, name: str, recording: UnfinishedRecording) -> int | None:
-    """The offset up to which the space of a journal was freed, as the main journal states it; None if unknown."""
-    if reader.descriptor.get("kind") == SIGNALS_KIND:
-        return 0
-    has_main = any(journal.reader.descriptor.get("kind") == SIGNALS_KIND for journal in recording.journals)
-    return recording.given_back.get(name, 0 if has_main and reader.fault is None else None)
 
 
 def _has_header(path: Path) -> bool:
@@ -316,23 +303,20 @@ def work_folders_in(folder: Path) -> list[Path]:
 def read_facts(journal: OpenJournal, recording: UnfinishedRecording) -> set[str]:
     """Read the records about the recording itself; returns the journals that there must be."""
     control = journal.records.of_stream(CONTROL_STREAM)
-    begun: dict[str, None] = {}
+    begun: set[str] = set()
     for offset, size in zip(control.offset.tolist(), control.payload_bytes.tolist(), strict=True):
         try:
             fact = parse_json_object(journal.reader.payload(offset, size))
             if "signal" in fact:
                 recording.signals[int(fact["signal"]["stream"])] = dict(fact["signal"])
             if "journal" in fact:
-                begun[str(fact["journal"])] = None
+                begun.add(str(fact["journal"]))
             if "dropped" in fact:
                 about, step = fact["dropped"], fact["dropped"].get("step")
                 entry = (int(about["ts_ns"]), None if step is None else int(step))
                 recording.dropped.setdefault(int(about["stream"]), []).append(entry)
             if "in_rows" in fact:
                 recording.in_rows.add(int(fact["in_rows"]))
-            begun.pop(str(fact.get("released")), None)
-            if "given_back" in fact:
-                recording.given_back[str(fact["given_back"]["journal"])] = int(fact["given_back"]["until"])
             if "video" in fact:
                 recording.videos[int(fact["video"]["stream"])] = Stream.from_json(fact["video"])
             recording.static.update(fact.get("static", {}))
@@ -342,7 +326,7 @@ def read_facts(journal: OpenJournal, recording: UnfinishedRecording) -> set[str]
     about = journal.reader.descriptor.get("signal")
     if isinstance(about, dict) and isinstance(about.get("stream"), int):
         recording.signals.setdefault(about["stream"], about)
-    return set(begun)
+    return begun
 
 
 def _undescribed(recording: UnfinishedRecording) -> Iterator[Unreadable]:
@@ -390,8 +374,8 @@ class JournaledRows:
         ]
         # Of two records of one number the later one counts: Ctrl-C came before the earlier one was acknowledged.
         steps = columns[0]
-        _, order = np.unique(steps[::-1], return_index=True)
-        order = len(steps) - 1 - order
+        order = np.lexsort((columns[3], steps))
+        order = order[np.append(np.diff(steps[order]) > 0, True)] if len(order) else order
         is_kept, columns[0] = renumber(steps, dropped)
         order = order[is_kept[order]]
         self._where = where[order]

@@ -58,6 +58,9 @@ CRC_AT = 4
 CHECKED_FROM = 8
 """The checksum covers a record from this offset to the end of its payload."""
 
+STEPS_AT = 14
+"""Offset of the number of steps in a record."""
+
 STEP_AT = 16
 """Offset of first_step and ts_ns, the two fields that change from record to record of one stream."""
 

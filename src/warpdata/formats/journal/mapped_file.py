@@ -6,15 +6,16 @@ import contextlib
 import mmap
 import os
 import secrets
+import shutil
 import threading
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from warpdata.bytekit.arrays import align_up
 from warpdata.bytekit.io.append_file import GrowingFile
 from warpdata.bytekit.io.commit import TEMP_MARK, fsync_folder, map_os_errors, os_error, write_at
 from warpdata.bytekit.process import system
-from warpdata.bytekit.process.locks import FileLock
+from warpdata.bytekit.process.locks import FileLock, is_locked
 from warpdata.errors import JournalInUseError
 
 if TYPE_CHECKING:
@@ -22,12 +23,13 @@ if TYPE_CHECKING:
 
 
 PAGE_BYTES = mmap.ALLOCATIONGRANULARITY
-MIN_WINDOW_BYTES, MAX_WINDOW_BYTES = 1 << 20, 8 << 20
-_SMALL_RECORDS_PER_WINDOW, _RECORDS_PER_WINDOW = 256, 8
-"""A window of few small records would be full before the next one is made."""
-_SMALL_RECORD_BYTES = 64 << 10
+WINDOW_BYTES = 1 << 20
+OVERLAP_BYTES = 128 << 10
+"""Windows overlap by so much. A record that fits in none is written past them."""
 _LOCK_TIMEOUT_S = 10.0
 _ZEROS = bytes(1 << 16)
+_PREFIX, _PRIVATE = "warpdata-", 0o600
+"""Of files in memory."""
 
 
 def map_window(fd: int, start: int, size_bytes: int) -> mmap.mmap:
@@ -62,24 +64,18 @@ class MappedFile(GrowingFile):
         path: str | os.PathLike[str],
         head: bytes,
         *,
-        record_bytes: int,
         end_mark: Callable[[int], bytes],
         publish: bool,
         on_advance: Callable[[], None] | None,
+        in_memory: bool,
     ) -> None:
-        """Records of up to `record_bytes` always fit in a window; `end_mark` makes what stands behind the last one.
+        """`end_mark` makes what stands behind the last record.
 
-        Without `publish` the caller does that later.
+        Without `publish` the caller does that later. `in_memory`: see `create_file`.
         """
         self.on_advance = on_advance
         self._end_mark, self._room_bytes = end_mark, len(end_mark(0))
-        self._overlap = align_up(record_bytes + self._room_bytes, PAGE_BYTES)
-        is_small = self._overlap < _SMALL_RECORD_BYTES
-        records = _SMALL_RECORDS_PER_WINDOW if is_small else _RECORDS_PER_WINDOW
-        wanted = min(records * self._overlap, MAX_WINDOW_BYTES)
-        self._stride = max(MIN_WINDOW_BYTES, wanted, self._overlap)
-        # A short recording never needs a second window; where records are large, half a window is too late.
-        self._unused_ahead = self._stride // 2 if self._overlap * 4 <= self._stride else 0
+        self._stride = WINDOW_BYTES
         self._next: tuple[int, mmap.mmap] | None = None
         self._retired: list[mmap.mmap] = []
         self._is_faulted = False
@@ -88,10 +84,10 @@ class MappedFile(GrowingFile):
         """End of the bytes of an unfinished record, left by Ctrl-C."""
         self._preparing, self._syncing = threading.Lock(), threading.Lock()
         # Under its own name a file always has a whole header: one that has not was damaged, not just begun.
-        self._folder, name = os.path.split(os.fspath(path))
-        self._temp: str | None = os.path.join(self._folder, f".{name}{TEMP_MARK}{secrets.token_hex(6)}")
+        self._folder = os.path.dirname(os.fspath(path))
+        self._temp: str | None
         with map_os_errors(path):
-            self._lock, fd = _create_locked(self._temp)
+            self._temp, self._lock, fd = create_file(path, WINDOW_BYTES if in_memory else None)
             super().__init__(path, fd, 0)
             try:
                 self._begin(head)
@@ -111,9 +107,9 @@ class MappedFile(GrowingFile):
     def _begin(self, head: bytes) -> None:
         write_at(self._fd, head + self._end_mark(len(head)), 0)
         self._window_start = 0
-        self._window = map_window(self._fd, 0, self._stride + self._overlap)
-        self._limit = self._unused_ahead or self._stride
-        self.position = self.records_offset = self._touched = self._released = len(head)
+        self._window = map_window(self._fd, 0, self._stride + OVERLAP_BYTES)
+        self._limit = self._stride // 2
+        self.position = self.records_offset = self._touched = len(head)
         if self.position >= self._limit:
             self._reach()
 
@@ -138,9 +134,9 @@ class MappedFile(GrowingFile):
             if not self._is_faulted:
                 self._is_faulted = True
                 prefault(self._window)
-            if self._next is None and self.position >= self._window_start + self._unused_ahead:
+            if self._next is None and self.position >= self._window_start + self._stride // 2:
                 start = self._window_start + self._stride
-                window = map_window(self._fd, start, self._stride + self._overlap)
+                window = map_window(self._fd, start, self._stride + OVERLAP_BYTES)
                 prefault(window)
                 self._next = (start, window)
             while self._retired:
@@ -155,26 +151,6 @@ class MappedFile(GrowingFile):
                 self._publish()
                 sync_range(self._fd, start, end + self._room_bytes)
                 self._synced = end
-
-    def release(self, end: int) -> None:
-        """Give the records before `end` back to the disk: they are needed no more, and read as zeros.
-
-        Only whole pages go: a file system that frees a part of one writes the rest with its next commit.
-        """
-        whole = end // PAGE_BYTES * PAGE_BYTES
-        with self._syncing:
-            if self._fd >= 0 and system.give_back(self._fd, self._released, whole - self._released):
-                self._released = whole
-                write_at(self._fd, memoryview(_ZEROS)[: end - whole], whole)
-
-    def trim(self) -> None:
-        """Give back the room ahead of the last record already: nothing is appended any more, and the records stay."""
-        self.on_advance = None
-        with self._preparing, self._syncing:
-            if self._fd >= 0:
-                self._unmap()
-                with contextlib.suppress(OSError):
-                    os.ftruncate(self._fd, self.position + self._room_bytes)
 
     def close(self, *, durable: bool = True, unlock: bool = True) -> None:
         """Give back the room ahead of the last record, and close; not `durable` where the file is deleted next.
@@ -208,10 +184,9 @@ class MappedFile(GrowingFile):
             self._unmap()
             fd, self._fd = self._fd, -1
         if fd >= 0:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(self._temp or self.path)
             os.close(fd)
             self.unlock()
+            remove_file(self._temp or self.path)
 
     def _place(self, span: int) -> int:
         """Where in the window the next record of `span` bytes goes, moving the window if need be."""
@@ -259,7 +234,7 @@ class MappedFile(GrowingFile):
         if self.position >= end:
             self._advance()
             end = self._window_start + self._stride
-        early = self._window_start + self._unused_ahead
+        early = self._window_start + self._stride // 2
         self._limit = early if self.position < early else end
         if self.on_advance is not None:
             self.on_advance()
@@ -283,7 +258,7 @@ class MappedFile(GrowingFile):
                 return prepared[1]
             self._retired.append(prepared[1])  # a large record went beyond it
         try:
-            return map_window(self._fd, start, self._stride + self._overlap)
+            return map_window(self._fd, start, self._stride + OVERLAP_BYTES)
         except OSError as error:
             raise os_error(error, self.path) from error
 
@@ -297,22 +272,61 @@ class MappedFile(GrowingFile):
             self._window.close()
 
 
-def _create_locked(path: str) -> tuple[FileLock, int]:
-    """Make a file: the lock of it, and a descriptor for its data.
+def create_file(path: str | os.PathLike[str], memory_bytes: int | None) -> tuple[str, FileLock, int]:
+    """Make a file for `path` under a temporary name: that name, the lock of the file, and a descriptor for its data.
 
-    These are two, because each mapping duplicates the second, and what a thread maps while a child is forked stays
-    open in the child.
+    With `memory_bytes`, and where the system has so much room for files in memory, the name is that of a link to one.
+    It outlives its process, as any file does, but not the system; the disk never sees it.
+
+    Lock and descriptor are two, because each mapping duplicates the second, and what a thread maps while a child is
+    forked stays open in the child.
     """
+    folder, name = os.path.split(os.fspath(path))
+    temp = place = os.path.join(folder, f".{name}{TEMP_MARK}{secrets.token_hex(6)}")
+    memory = None if memory_bytes is None else system.memory_folder(memory_bytes)
     # A process that checks the lock holds it for a moment itself.
     lock = None
     try:
-        lock = FileLock.take(path, timeout_s=_LOCK_TIMEOUT_S)
+        if memory is not None:
+            with contextlib.suppress(OSError):  # some file systems have no links
+                os.symlink(linked := os.path.join(memory, f"{_PREFIX}{secrets.token_hex(16)}"), temp)
+                place = linked
+        lock = FileLock.take(place, timeout_s=_LOCK_TIMEOUT_S, mode=0o666 if place == temp else _PRIVATE)
         if lock is None:
             raise JournalInUseError("another process took the file as it was made", path=path)
-        return lock, os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        return temp, lock, os.open(place, os.O_RDWR | os.O_CLOEXEC)
     except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(path)
         if lock is not None:
             lock.let_go()
+        remove_file(temp)
         raise
+
+
+def _place_in_memory(path: str | os.PathLike[str]) -> str | None:
+    """The file in memory that this is a link to; None for anything else."""
+    try:
+        place = os.readlink(path)
+    except OSError:
+        return None
+    folder, name = os.path.split(place)
+    return place if folder == system.SHARED_MEMORY and name.startswith(_PREFIX) else None
+
+
+def remove_file(path: str) -> None:
+    """Remove a file or link, and the file in memory it is a link to, unless a process has that open."""
+    place = _place_in_memory(path)
+    with contextlib.suppress(OSError):
+        if place is not None and not is_locked(place):
+            os.unlink(place)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+
+
+def move_to_disk(folder: Path) -> None:
+    """Replace the links of a folder to files in memory by what is in these."""
+    for path in folder.glob("*.journal"):
+        if _place_in_memory(path) is not None and path.exists():
+            copy = path.with_name(f".{path.name}{TEMP_MARK}{secrets.token_hex(6)}")
+            shutil.copyfile(path, copy)
+            remove_file(str(path))
+            os.replace(copy, path)

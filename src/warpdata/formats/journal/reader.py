@@ -133,12 +133,11 @@ class JournalReader:
             path = FileRangeReader(path) if is_live(path) else MmapRangeReader(path)
         return cls(path, lenient=lenient)
 
-    def scan(self, released: int | None = None, start: int | None = None) -> Scan:
-        """Find every complete record from `start` on; a torn or damaged stretch is skipped and reported.
-
-        The space of records before `released` was freed: those still there are read, the others are no damage. Without
-        `released`, zeros before the first record are taken for such.
-        """
+    def scan(self, start: int | None = None) -> Scan:
+        """Find every complete record from `start` on; a torn or damaged stretch is skipped and reported."""
+        slots = self.descriptor.get("slots")
+        if isinstance(slots, int) and slots > 0:
+            return self._scan_slots(slots)
         columns = [array("q") for _ in range(6)]
         damage: list[Damage] = []
         position, last_crc = start or self.header.records_offset, 0
@@ -152,15 +151,11 @@ class JournalReader:
                 position += layout.record_span(record.payload_bytes)
                 continue
             following, work = self._next_record(position + layout.RECORD_ALIGNMENT, work)
-            if released is not None and position < released:
-                position = min(following, released) if following < self.reader.size else released
-                continue
             end = self._last_nonzero(position, following)
             if following == self.reader.size:
                 damage += self._check_end(position, end)
                 break
-            # Zeros alone between two records, or before the first, are a hole.
-            if end == position and (released is not None or len(columns[0])):
+            if end == position:  # zeros alone between two records, or before the first, are a hole
                 end = following
             if end > position:
                 damage.append(self._damage(position, end))
@@ -168,6 +163,27 @@ class JournalReader:
         is_cut = self.reader.size - position < layout.RECORD_BYTES
         records = Records(*(np.array(column, np.int64) for column in columns))
         return Scan(records, tuple(damage), last_crc, position, is_cut)
+
+    def _scan_slots(self, slots: int) -> Scan:
+        """The records of a journal of slots, in the order in which they were made."""
+        first, span = self.header.records_offset, layout.record_span(self.header.max_record_bytes)
+        records, damage, size = list[tuple[int, layout.RecordHeader]](), list[Damage](), self.reader.size
+        for position in range(first, min(first + slots * span, size - layout.RECORD_BYTES + 1), span):
+            header = layout.RecordHeader(
+                *layout.RECORD.unpack(self.reader.read(position, position + layout.RECORD_BYTES))
+            )
+            if header.magic == layout.RECORD_MAGIC and not header.steps:  # never used, or being filled
+                continue
+            if self._record_at(position) is None:
+                damage.append(self._damage(position, min(position + span, size)))
+            else:
+                records.append((position, header))
+        records.sort(key=lambda item: item[1].ts_ns)
+        columns = (
+            np.array([(position, *header[2:]) for position, header in records], np.int64).reshape(-1, 6).T
+        )
+        last_crc = records[-1][1].crc32c if records else 0
+        return Scan(Records(*columns), tuple(damage), last_crc, size, size != first + slots * span)
 
     def payload(self, offset: int, payload_bytes: int) -> memoryview:
         """The payload of the record at `offset`, as a view where the reader allows."""

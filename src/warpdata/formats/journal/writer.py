@@ -17,11 +17,6 @@ from warpdata.formats.journal.mapped_file import MappedFile
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-MAX_MAPPED_RECORD_BYTES = 8 << 20
-"""Journals of larger records write those past their windows, which would have to be several times as large."""
-
-_SMALL_RECORD_BYTES = 64 << 10
-
 
 class JournalWriter(MappedFile):
     """One open journal file: the only writer of its path, holding a lock that dies with the process."""
@@ -32,27 +27,25 @@ class JournalWriter(MappedFile):
         descriptor: Mapping[str, Any],
         *,
         max_record_bytes: int,
-        mapped_record_bytes: int | None = None,
         publish: bool = True,
         on_advance: Callable[[], None] | None = None,
+        in_memory: bool = False,
     ) -> None:
-        """Records of up to `mapped_record_bytes` always fit in a window (default: all, unless they are large).
-
-        Without `publish` the caller does that later.
-        """
+        """Without `publish` the caller does that later; for `in_memory` see `create_file`."""
         if not 0 < max_record_bytes <= layout.MAX_RECORD_BYTES:
             raise LimitExceededError(
                 f"a record of {max_record_bytes} bytes, at most {layout.MAX_RECORD_BYTES} are allowed",
                 path=path,
             )
         self._max_record_bytes = max_record_bytes
-        if mapped_record_bytes is None:
-            is_large = max_record_bytes > MAX_MAPPED_RECORD_BYTES
-            mapped_record_bytes = _SMALL_RECORD_BYTES if is_large else max_record_bytes
         super().__init__(
-            path, _pack_head(descriptor, max_record_bytes), record_bytes=layout.record_span(mapped_record_bytes),
-            end_mark=layout.end_mark, publish=publish, on_advance=on_advance,
-        )  # fmt: skip
+            path,
+            pack_head(descriptor, max_record_bytes),
+            end_mark=layout.end_mark,
+            publish=publish,
+            on_advance=on_advance,
+            in_memory=in_memory,
+        )
 
     def _publish(self) -> None:
         try:
@@ -135,7 +128,8 @@ class StepRecord:
         layout.CRC.pack_into(self.buffer, layout.CRC_AT, crc32c(self._checked))
 
 
-def _pack_head(descriptor: Mapping[str, Any], max_record_bytes: int) -> bytes:
+def pack_head(descriptor: Mapping[str, Any], max_record_bytes: int) -> bytes:
+    """The bytes before the first record."""
     text = dump_json(descriptor)
     if len(text) > layout.MAX_DESCRIPTOR_BYTES:
         raise LimitExceededError(f"a descriptor of {len(text)} bytes is too large")
