@@ -31,7 +31,7 @@ BUDGETS: dict[str, tuple[int, int, int]] = {
     "convert": (11200, 1030, 10),
     "corpora": (1900, 220, 5),
     "episodes": (12100, 1220, 10),
-    "formats": (12700, 1200, 5),
+    "formats": (12720, 1200, 5),
     "loading": (5100, 510, 0),
     "ordering": (800, 120, 0),
     "ray": (900, 90, 0),

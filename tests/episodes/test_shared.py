@@ -300,12 +300,17 @@ def worker(
 
 @pytest.mark.parametrize("seed", thinned(range(100), 4))
 def test_processes_that_join_leave_die_and_restart(tmp_path: Path, seed: int) -> None:
+    record_by_processes(tmp_path, seed)
+
+
+def record_by_processes(folder: Path, seed: int) -> dict[str, int]:
     """A random history: every acknowledged record is in the finished episode, whichever process finished it."""
     rng = random.Random(seed)
-    target = tmp_path / rng.choice(TARGETS)
+    target = folder / rng.choice(TARGETS)
     context = get_context("fork")
     total = 10
     acknowledged = context.Array("q", total, lock=False)
+    kills = 0
     running: dict[int, Any] = {}
     free: list[tuple[int, int]] = []
     """Signals whose process died or left, and the next run of each."""
@@ -333,6 +338,7 @@ def test_processes_that_join_leave_die_and_restart(tmp_path: Path, seed: int) ->
                 lambda index=index, wanted=wanted: acknowledged[index] >= wanted, "a process does not record"
             )
             os.kill(process.pid, signal.SIGKILL)
+            kills += 1
         process.join(LIMIT_S)
         assert process.exitcode == (-signal.SIGKILL if ends == "killed" else 0)
         free.append((number, run + 1))
@@ -359,7 +365,8 @@ def test_processes_that_join_leave_die_and_restart(tmp_path: Path, seed: int) ->
             assert np.abs(np.array(means) - places % 250).max() <= 3
         else:
             assert rows.values().tolist() == np.stack([places, which], 1).tolist()
-    assert not [path for path in tmp_path.rglob("*") if ".recording" in path.name]
+    assert not [path for path in folder.rglob("*") if ".recording" in path.name]
+    return {"processes": begun, "kills": kills, "acknowledged": sum(acknowledged)}
 
 
 @pytest.mark.parametrize("name", TARGETS)

@@ -90,11 +90,6 @@ class Scan:
     """Whether the file ends right after a record, where its writer left room: later records are gone."""
 
     @property
-    def dropped_bytes(self) -> int:
-        """How many bytes are not part of any readable record."""
-        return sum(damage.end - damage.start for damage in self.damage)
-
-    @property
     def lost(self) -> tuple[Damage, ...]:
         """The damage that may have taken acknowledged records."""
         return tuple(damage for damage in self.damage if not damage.is_torn)
@@ -169,19 +164,17 @@ class JournalReader:
         first, span = self.header.records_offset, layout.record_span(self.header.max_record_bytes)
         records, damage, size = list[tuple[int, layout.RecordHeader]](), list[Damage](), self.reader.size
         for position in range(first, min(first + slots * span, size - layout.RECORD_BYTES + 1), span):
-            header = layout.RecordHeader(
-                *layout.RECORD.unpack(self.reader.read(position, position + layout.RECORD_BYTES))
-            )
-            if header.magic == layout.RECORD_MAGIC and not header.steps:  # never used, or being filled
+            header = self._header_at(position)
+            if header is not None and not header.steps:  # never used, or being filled
                 continue
-            if self._record_at(position) is None:
+            record = self._record_at(position)
+            if record is None:
                 damage.append(self._damage(position, min(position + span, size)))
             else:
-                records.append((position, header))
+                records.append((position, record))
         records.sort(key=lambda item: item[1].ts_ns)
-        columns = (
-            np.array([(position, *header[2:]) for position, header in records], np.int64).reshape(-1, 6).T
-        )
+        rows = [(position, *record[2:]) for position, record in records]
+        columns = np.array(rows, np.int64).reshape(-1, 6).T
         last_crc = records[-1][1].crc32c if records else 0
         return Scan(Records(*columns), tuple(damage), last_crc, size, size != first + slots * span)
 
