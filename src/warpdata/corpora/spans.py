@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import time
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
@@ -15,15 +15,14 @@ import numpy as np
 
 from warpdata.bytekit.arrays import byte_view
 from warpdata.bytekit.checksum import crc32c
-from warpdata.bytekit.io.files import MmapRangeReader
+from warpdata.bytekit.io.files import FileRangeReader, MmapRangeReader
 from warpdata.bytekit.io.ranges import RangeReader, retry_damaged
-from warpdata.bytekit.memory import RecycledArrays
 from warpdata.bytekit.process import system
 from warpdata.bytekit.process.forks import PerProcess
 from warpdata.bytekit.process.threads import ThreadPool
 from warpdata.corpora.rows import Rows, decode_rows, raw_dtype
 from warpdata.corpora.shards import ShardSet
-from warpdata.errors import ChecksumError, UnavailableError
+from warpdata.errors import ChecksumError, UnavailableError, WarpError
 from warpdata.formats.gamsae.shard import ShardInfo
 
 MAX_OPEN_FILES = 32
@@ -112,7 +111,8 @@ class MappedSpans(ShardRows):
     def __init__(self, shards: ShardSet, *, verify: bool) -> None:
         super().__init__(shards, verify=verify)
         self._open: OrderedDict[int, tuple[MmapRangeReader, Rows]] = OrderedDict()
-        self._arrays = RecycledArrays()
+        rows = max(1, _SCRATCH_BYTES // max(1, shards.row_bytes))
+        self._scratch = np.empty((rows, shards.width), raw_dtype(shards.dtype))
 
     def read(self, span: RowSpan) -> Rows:
         """A view of the mapping; a truncated file is an error, not a signal."""
@@ -144,17 +144,16 @@ class MappedSpans(ShardRows):
         if out.dtype == info.dtype.dtype and out.flags.c_contiguous:
             reader.read_into(info.row_offset(first), byte_view(out))
             return
-        count = max(1, min(len(out), _SCRATCH_BYTES // max(1, info.row_bytes)))
-        scratch = self._arrays.empty((count, info.width), raw_dtype(info.dtype))
+        count = len(self._scratch)
         for start in range(0, len(out), count):
             part = out[start : start + count]
-            rows = scratch[: len(part)]
+            rows = self._scratch[: len(part)]
             reader.read_into(info.row_offset(first + start), byte_view(rows))
             decode_rows(rows, part, info.dtype)
 
     def prefetch(self, span: RowSpan) -> None:
         """Ask the system to read the span into the page cache."""
-        _will_read(self._infos[span.shard], span)
+        _will_read(self._infos[span.shard], span, lambda: self._mapped(span.shard)[0])
 
     def release(self, span: RowSpan) -> None:
         """Unmap the pages of the span; they stay in the page cache."""
@@ -167,17 +166,12 @@ class MappedSpans(ShardRows):
         self._open.clear()
 
 
-def _will_read(info: ShardInfo, span: RowSpan) -> None:
+def _will_read(info: ShardInfo, span: RowSpan, open_reader: Callable[[], RangeReader]) -> None:
     """Ask the system to read the bytes of a span into the page cache."""
-    try:
-        file = os.open(info.name, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return  # reading the span reports it
-    try:
-        start = info.row_offset(span.start)
-        system.will_read(file, start, info.row_offset(span.end) - start)
-    finally:
-        os.close(file)
+    with suppress(WarpError):  # reading the span reports it
+        reader = open_reader()
+        if isinstance(reader, FileRangeReader):
+            reader.will_read(info.row_offset(span.start), info.row_offset(span.end))
 
 
 class FetchedSpans(ShardRows):
@@ -220,7 +214,7 @@ class FetchedSpans(ShardRows):
         """Start to bring in a span that will be read soon."""
         fetched = self._fetched()
         if self._is_local:
-            _will_read(self._infos[span.shard], span)
+            _will_read(self._infos[span.shard], span, partial(self._open_reader, span.shard))
         elif span not in fetched:
             fetched[span] = self._threads.submit(self._fetch_checked, span)
 

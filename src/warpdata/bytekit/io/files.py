@@ -119,6 +119,11 @@ class FileRangeReader:
         """Exactly the bytes from `start` on that fill `out`, without memory of their own."""
         self._fill_from(self._fd, start, out)
 
+    def will_read(self, start: int, end: int) -> None:
+        """Advise the system to read these bytes soon."""
+        with contextlib.suppress(OSError):  # reading them reports it
+            system.will_read(self._fd, start, end - start)
+
     def _fill_from(self, fd: int, start: int, out: memoryview) -> None:
         check_range(self, start, start + out.nbytes)
         try:
@@ -200,6 +205,7 @@ class LocalRangeReader(FileRangeReader):
     """
 
     is_local = True
+    copied_bytes = COPY_BELOW_BYTES
     _view: memoryview | None = None
     _shared: _Descriptor | None = None
     """The descriptor, if it may be closed to make room; `_fd` is not used then."""
@@ -226,10 +232,15 @@ class LocalRangeReader(FileRangeReader):
         reader.size = _regular_size(reader._fd, reader.name)
         return reader
 
+    @property
+    def stamp(self) -> FileStamp:
+        """The stamp of the open file."""
+        return self._with_fd(FileStamp.of)
+
     def read(self, start: int, end: int) -> memoryview:
-        """Exactly the bytes [start, end): a copy below 64 KiB, else a view of the mapping."""
+        """Exactly the bytes [start, end): a copy of at most `copied_bytes`, else a view of the mapping."""
         count = end - start
-        if count > COPY_BELOW_BYTES:
+        if count > self.copied_bytes:
             return self.view(start, end)
         if self._fd < 0:
             held = self._hold()
@@ -311,11 +322,6 @@ class LocalRangeReader(FileRangeReader):
 
 class MmapRangeReader(LocalRangeReader):
     """Ranges of a local file as views of a memory mapping, small ones too: no copy, pages come as they are touched."""
-
-    @property
-    def stamp(self) -> FileStamp:
-        """The stamp of the open file."""
-        return self._with_fd(FileStamp.of)
 
     def read(self, start: int, end: int) -> memoryview:
         """Exactly the bytes [start, end) as a view of the mapping."""
