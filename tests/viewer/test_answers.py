@@ -20,6 +20,7 @@ from tests.waiting import LIMIT_S, until
 from warpdata.errors import CorruptLayoutError, StoreError, UnavailableError
 from warpdata.timeline.source import StatedSource
 from warpdata.viewer.answers import Answers, BadViewRequest, ViewRequest, ViewResponse
+from warpdata.viewer.framing import sendable
 from warpdata.viewer.shown import Shown
 
 FIRST = "000000000000"
@@ -88,12 +89,12 @@ def test_distributions_of_very_many_records_are_made_of_some() -> None:
     other = wd.Episode.of({"x": wd.ArraySignal([1, 2], np.zeros((2, 3)))}, id="wider")
     empty = wd.Episode.of({"x": wd.ArraySignal([1], [np.nan])}, id="nan")
     answers = Answers(Shown(wd.Episodes.of([*episodes, other, empty])))
-    found = json.loads(answers.distribution(ViewRequest({"signal": "x"})).body)
+    found = sendable(answers.distribution(ViewRequest({"signal": "x"})))
     assert 40 < found["episodes"] <= 48
     assert found["records"] <= 48 * 512
     assert (found["channels"][0]["low"], found["channels"][0]["high"]) == (0, 49_999)
     assert sum(found["channels"][0]["counts"]) >= found["records"] - 1
-    nothing = json.loads(Answers(Shown(empty)).distribution(ViewRequest({"signal": "x"})).body)
+    nothing = sendable(Answers(Shown(empty)).distribution(ViewRequest({"signal": "x"})))
     assert nothing["channels"] == [None]
 
 
@@ -104,9 +105,9 @@ def test_what_is_far_from_the_others_is_marked(lengths: list[int]) -> None:
         for at, n in enumerate(lengths)
     ]
     answers = Answers(Shown(wd.Episodes.of(episodes)))
-    assert json.loads(answers.checks(ViewRequest({})).body)["far"] == {}
+    assert sendable(answers.checks(ViewRequest({})))["far"] == {}
     answers.shown.snapshot.facts()
-    far = json.loads(answers.checks(ViewRequest({})).body)["far"]
+    far = sendable(answers.checks(ViewRequest({})))["far"]
     assert list(far) == [f"e{len(lengths) - 1}"]
     assert "duration_s" in far[f"e{len(lengths) - 1}"]
 
@@ -464,9 +465,9 @@ def test_a_filter_that_nothing_satisfies_gives_nothing(recorded: Path, knows_all
     if knows_all:
         answers.shown.snapshot.facts()
     ask = ViewRequest({"where": "length > 100000", "sort": "length"})
-    found = json.loads(answers.episodes(ask).body)
+    found = sendable(answers.episodes(ask))
     assert (found["total"], found["rows"]) == (0, [])
-    assert json.loads(answers.statistics(ask).body)["episodes"] == 0
+    assert sendable(answers.statistics(ask))["episodes"] == 0
 
 
 def test_only_the_packets_that_a_frame_takes_are_sent_where_that_is_asked(reader: Client) -> None:
@@ -535,7 +536,7 @@ def test_a_text_that_is_told_at_every_step_is_one_event() -> None:
     told = wd.ArraySignal(times, words, role="observation")
     bumps = wd.ArraySignal(times, ["bump"] * 6, role="event")
     answers = Answers(Shown(wd.Episode.of({"phase": told, "bumps": bumps}, id="x")))
-    found = json.loads(answers.events(ViewRequest({"episode": "x"})).body)["events"]
+    found = sendable(answers.events(ViewRequest({"episode": "x"})))["events"]
     phases = [(each["text"], int(each["at_ns"])) for each in found if each["text"] != "bump"]
     assert phases == [("reach", 0), ("grasp", 20), ("reach", 40)]
     assert len(found) == 3 + 6
@@ -562,15 +563,15 @@ def test_a_damaged_signal_hides_no_other() -> None:
     signals = {name: each.named(name) for name, each in made.items()}
     episode = wd.Episode(StatedSource("half", _Halfway(signals), {}, {}))
     answers = Answers(Shown(wd.Episodes.of([episode])))
-    about = json.loads(answers.episode(ViewRequest({"episode": "half"})).body)
+    about = sendable(answers.episode(ViewRequest({"episode": "half"})))
     assert about["problems"] == [{"signal": "bad", "message": "bad is damaged", "hint": "Mend it."}]
     assert [each["name"] for each in about["signals"]] == ["empty", "good", "guess"]
     assert [each["has_residual"] for each in about["signals"]] == [False, False, False]
-    at = json.loads(answers.at(ViewRequest({"episode": "half", "at": "0"})).body)
+    at = sendable(answers.at(ViewRequest({"episode": "half", "at": "0"})))
     assert [each["signal"] for each in at["values"]] == [2, 3]
-    events = json.loads(answers.events(ViewRequest({"episode": "half"})).body)
+    events = sendable(answers.events(ViewRequest({"episode": "half"})))
     assert {each["signal"] for each in events["gaps"]} <= {2, 3}
-    spread = json.loads(answers.distribution(ViewRequest({"signal": "bad"})).body)
+    spread = sendable(answers.distribution(ViewRequest({"signal": "bad"})))
     assert spread["unreadable"] == 1
     with pytest.raises(BadViewRequest, match="episode is missing"):
         answers.episode(ViewRequest({}))

@@ -7,6 +7,7 @@ import contextlib
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -57,6 +58,8 @@ _ARRAYS = "application/octet-stream"
 _INT64 = 1 << 63
 
 T = TypeVar("T")
+Json = dict[str, Any]
+"""Values of an answer, as they are before `answer` makes bytes of them."""
 
 
 class BadViewRequest(ValueError):
@@ -99,11 +102,6 @@ class ViewRequest:
         return found
 
 
-def json_response(value: Any) -> ViewResponse:
-    """A value as JSON for a browser."""
-    return ViewResponse(dump_json(sendable(value)))
-
-
 class _Kept:
     """A cache of values that are made once, also with concurrent requests; the oldest are dropped first."""
 
@@ -111,35 +109,31 @@ class _Kept:
         self._most = most
         self._size_of = size_of
         self._lock = ThreadLock()
-        self._things: OrderedDict[Any, Any] = OrderedDict()
-        self._turns: dict[Any, ThreadLock] = {}
+        self._values: OrderedDict[Any, Future[Any]] = OrderedDict()
 
     def get(self, key: Any, make: Callable[[], T]) -> T:
         with self._lock:
-            if key in self._things:
-                self._things.move_to_end(key)
-                found: T = self._things[key]
-                return found
-            turn = self._turns.setdefault(key, ThreadLock())
-        with turn:
-            with self._lock:
-                if key in self._things:
-                    made: T = self._things[key]
-                    return made
+            is_new = key not in self._values
+            value: Future[T] = self._values.setdefault(key, Future())
+            self._values.move_to_end(key)
+        if is_new:
             try:
-                made = make()
-            finally:
+                value.set_result(make())
+            except BaseException as error:
                 with self._lock:
-                    self._turns.pop(key, None)
+                    self._values.pop(key, None)
+                value.set_exception(error)
+                raise
             with self._lock:
-                self._things[key] = made
-                while len(self._things) > 1 and sum(map(self._size_of, self._things.values())) > self._most:
-                    self._things.popitem(last=False)
-            return made
+                sizes = {k: self._size_of(v.result()) for k, v in self._values.items() if v.done()}
+                while len(sizes) > 1 and sum(sizes.values()) > self._most:
+                    oldest = next(iter(sizes))
+                    del self._values[oldest], sizes[oldest]
+        return value.result()
 
     def forget(self) -> None:
         with self._lock:
-            self._things.clear()
+            self._values.clear()
 
 
 class Answers:
@@ -159,31 +153,34 @@ class Answers:
         self.is_listed = False
         """Whether a page has shown rows of the list."""
 
+    def answer(self, name: str, ask: Any) -> ViewResponse:
+        """The answer of one of the methods below as bytes."""
+        value = getattr(self, name)(ask)
+        return value if isinstance(value, ViewResponse) else ViewResponse(dump_json(sendable(value)))
+
     # What is here.
 
-    def dataset(self, _: ViewRequest) -> ViewResponse:
+    def dataset(self, _: ViewRequest) -> Json:
         """What the page is about."""
         shown = self.shown
         snapshot = shown.snapshot
         columns = [] if not snapshot.has_facts else snapshot.facts().schema
         refusal = self._refusal or shown.refusal
-        return json_response(
-            {
-                "name": shown.name,
-                "episodes": len(snapshot.ids),
-                "generation": snapshot.generation,
-                "selected": shown.selected,
-                "refusal": refusal,
-                "columns": [{"name": each.name, "type": str(each.type)} for each in columns],
-                "has_facts": snapshot.has_facts,
-                "draft": None if shown.draft_folder is None else str(shown.draft_folder),
-                "is_root": shown.root is not None,
-                "is_here": shown.is_here,
-                "has_moments": shown.has_moments,
-            }
-        )
+        return {
+            "name": shown.name,
+            "episodes": len(snapshot.ids),
+            "generation": snapshot.generation,
+            "selected": shown.selected,
+            "refusal": refusal,
+            "columns": [{"name": each.name, "type": str(each.type)} for each in columns],
+            "has_facts": snapshot.has_facts,
+            "draft": None if shown.draft_folder is None else str(shown.draft_folder),
+            "is_root": shown.root is not None,
+            "is_here": shown.is_here,
+            "has_moments": shown.has_moments,
+        }
 
-    def episodes(self, ask: ViewRequest) -> ViewResponse:
+    def episodes(self, ask: ViewRequest) -> Json:
         """Rows of the list."""
         snapshot = self.shown.snapshot
         rows = self._rows(ask)
@@ -201,27 +198,25 @@ class Answers:
             else []
         )
         self.is_listed = True
-        return json_response(
-            {
-                "generation": snapshot.generation,
-                "total": len(rows),
-                "start": start,
-                "rows": listed,
-                "live": live,
-            }
-        )
+        return {
+            "generation": snapshot.generation,
+            "total": len(rows),
+            "start": start,
+            "rows": listed,
+            "live": live,
+        }
 
     def _rows(self, ask: ViewRequest) -> Any:
         where, sort = ask.text("where", "", most=MAX_WHERE), ask.text("sort", "", most=200)
         return self.shown.snapshot.chosen(where, sort, descending=ask.text("order", "up") == "down")
 
-    def statistics(self, ask: ViewRequest) -> ViewResponse:
+    def statistics(self, ask: ViewRequest) -> Json:
         """Histograms and outliers of the selection."""
         snapshot = self.shown.snapshot
         rows = self._rows(ask).tolist()
-        return json_response(selection_statistics(snapshot.facts(), rows, snapshot.ids))
+        return selection_statistics(snapshot.facts(), rows, snapshot.ids)
 
-    def distribution(self, ask: ViewRequest) -> ViewResponse:
+    def distribution(self, ask: ViewRequest) -> Json:
         """Distribution of the values of a signal in the selection, from a sample of records and episodes."""
         snapshot, name = self.shown.snapshot, ask.text("signal")
         samples, unreadable = [], 0
@@ -235,12 +230,12 @@ class Answers:
                     samples.append(sampled(plotted))
             except WarpError:
                 unreadable += 1
-        return json_response({**distribution(samples), "unreadable": unreadable})
+        return {**distribution(samples), "unreadable": unreadable}
 
-    def checks(self, _: ViewRequest) -> ViewResponse:
+    def checks(self, _: ViewRequest) -> Json:
         """How far the check is, what it found, and which episodes are far from the others."""
         snapshot = self.shown.snapshot
-        return json_response({**self.health.summary(len(snapshot.ids)), "far": snapshot.outliers()})
+        return {**self.health.summary(len(snapshot.ids)), "far": snapshot.outliers()}
 
     def thumbnail(self, ask: ViewRequest) -> ViewResponse:
         """A small picture of an episode: of its first camera the frame in the middle, or the one at a time."""
@@ -261,7 +256,7 @@ class Answers:
 
     # One episode.
 
-    def episode(self, ask: ViewRequest) -> ViewResponse:
+    def episode(self, ask: ViewRequest) -> Json:
         """The signals, static items and findings of an episode."""
         name = ask.text("episode")
         episode = self._episode(name)
@@ -280,22 +275,20 @@ class Answers:
         steps = None
         with contextlib.suppress(WarpError):
             steps = {"clock": episode.steps.clock, "count": episode.steps.length}
-        return json_response(
-            {
-                "id": name,
-                "start_ns": str(start),
-                "stop_ns": str(stop),
-                "signals": signals,
-                "problems": problems,
-                "static": dict(episode.static),
-                "meta": {key: value for key, value in episode.meta.items() if key not in hidden},
-                "steps": steps,
-                "findings": self.health.flags(self.shown.snapshot, name),
-                "is_unfinished": name in self.shown.snapshot.unfinished,
-            }
-        )
+        return {
+            "id": name,
+            "start_ns": str(start),
+            "stop_ns": str(stop),
+            "signals": signals,
+            "problems": problems,
+            "static": dict(episode.static),
+            "meta": {key: value for key, value in episode.meta.items() if key not in hidden},
+            "steps": steps,
+            "findings": self.health.flags(self.shown.snapshot, name),
+            "is_unfinished": name in self.shown.snapshot.unfinished,
+        }
 
-    def events(self, ask: ViewRequest) -> ViewResponse:
+    def events(self, ask: ViewRequest) -> Json:
         """Texts with their times, and the gaps of every signal."""
         name = ask.text("episode")
         texts: list[dict[str, Any]] = []
@@ -318,7 +311,7 @@ class Answers:
                         for a, b, count in _drops(episode, number)
                     ]
         texts.sort(key=lambda each: int(each["at_ns"]))
-        return json_response({"events": texts, "gaps": gaps})
+        return {"events": texts, "gaps": gaps}
 
     def points(self, ask: ViewRequest) -> ViewResponse:
         """What is to be drawn of a signal: at most two points per pixel, exact records where they fit.
@@ -338,7 +331,7 @@ class Answers:
             framed({"exact": found.is_exact}, {"times": times, "values": found.values}), _ARRAYS
         )
 
-    def at(self, ask: ViewRequest) -> ViewResponse:
+    def at(self, ask: ViewRequest) -> Json:
         """The record of every signal that holds at a time, with its age."""
         name, ts_ns = ask.text("episode"), ask.number("at", -_INT64, _INT64 - 1)
         values = []
@@ -349,7 +342,7 @@ class Answers:
                 values.append({"signal": number, **_held(self._track(name, number), ts_ns)})
                 if (residual := self.residual(name, number)) is not None:
                     values.append({"signal": number, "is_residual": True, **_held(residual, ts_ns)})
-        return json_response({"at_ns": str(ts_ns), "values": values})
+        return {"at_ns": str(ts_ns), "values": values}
 
     def times(self, ask: ViewRequest) -> ViewResponse:
         """The times of all frames of a camera."""
@@ -418,7 +411,7 @@ class Answers:
         key = (name, number, self.shown.snapshot.generation, len(self._signal(name, number)))
         return self._sounds.get(key, lambda: join_sound(self._signal(name, number)).wav())
 
-    def errors(self, ask: ViewRequest) -> ViewResponse:
+    def errors(self, ask: ViewRequest) -> Json:
         """Where predictions are farthest from what came: times and distances, the worst first."""
         name = ask.text("episode")
         found: list[dict[str, Any]] = []
@@ -436,9 +429,9 @@ class Answers:
                         for at in np.argsort(-distance, kind="stable")[:_WORST].tolist()
                     ]
         found.sort(key=lambda each: -each["error"])
-        return json_response({"errors": found[:_WORST]})
+        return {"errors": found[:_WORST]}
 
-    def moments(self, ask: ViewRequest) -> ViewResponse:
+    def moments(self, ask: ViewRequest) -> Json:
         """Moments like one of an episode, the nearest first, where a vector index of the episodes is here."""
         name, ts_ns = ask.text("episode"), ask.number("at", -_INT64, _INT64 - 1)
         most = ask.number("most", 1, MAX_MOMENTS, MAX_MOMENTS)
@@ -456,26 +449,24 @@ class Answers:
             }
             for each in found
         ]
-        return json_response({"index": index.name, "measure": index.measure, "moments": listed})
+        return {"index": index.name, "measure": index.measure, "moments": listed}
 
-    def history(self, _: ViewRequest) -> ViewResponse:
+    def history(self, _: ViewRequest) -> Json:
         """The edit log, newest first, and which edits are undone."""
         if self.shown.refusal is not None and self.shown.root is None:
-            return json_response({"edits": [], "dropped": [], "can_undo": False})
+            return {"edits": [], "dropped": [], "can_undo": False}
         log = self.shown.edits.log
         undone = {each["undoes"] for each in log if each["op"] == "undo"}
         rows = [{**each, "is_undone": each["seq"] in undone} for each in log[-200:]]
-        return json_response(
-            {
-                "edits": rows[::-1],
-                "dropped": self.shown.edits.dropped,
-                "can_undo": any(each["op"] != "undo" and each["seq"] not in undone for each in log),
-            }
-        )
+        return {
+            "edits": rows[::-1],
+            "dropped": self.shown.edits.dropped,
+            "can_undo": any(each["op"] != "undo" and each["seq"] not in undone for each in log),
+        }
 
     # What changes something.
 
-    def edit(self, ask: Mapping[str, Any]) -> ViewResponse:
+    def edit(self, ask: Mapping[str, Any]) -> Json:
         """Make an edit; the list and the episodes follow at once."""
         refusal = self._refusal or self.shown.refusal
         if refusal is not None:
@@ -487,17 +478,14 @@ class Answers:
         except KeyError as error:
             raise BadViewRequest(f"{error.args[0]}") from None
         self.shown.changed()
-        self._forget()
-        return json_response({**effect.to_json(), "generation": self.shown.snapshot.generation})
+        for kept in (self._episodes, self._tracks, self._limits, self._sounds):
+            kept.forget()
+        return {**effect.to_json(), "generation": self.shown.snapshot.generation}
 
-    def check(self, _: Mapping[str, Any]) -> ViewResponse:
+    def check(self, _: Mapping[str, Any]) -> Json:
         """Begin to check all episodes."""
         self.health.is_wanted = True
         return self.checks(ViewRequest({}))
-
-    def _forget(self) -> None:
-        for kept in (self._episodes, self._tracks, self._limits, self._sounds):
-            kept.forget()
 
     def _episode(self, name: str) -> Episode:
         snapshot = self.shown.snapshot

@@ -110,15 +110,15 @@ def _data_url(shown: Shown, target: str, given: str | None, *, must: bool) -> st
 
 def _site(answers: Answers, plotted: Sequence[str]) -> dict[str, Any]:
     """Facts about all episodes: rows to filter and sort by, distributions, findings."""
-    dataset = parse_json(answers.dataset(ViewRequest({})).body)
+    dataset = sendable(answers.dataset(ViewRequest({})))
     columns = [each for each in dataset["columns"] if each["type"] in _SCALARS]
     names = [*(each["name"] for each in columns), "problems"]
     rows = answers.shown.snapshot.facts().select(names).to_pylist()
-    checks = parse_json(answers.checks(ViewRequest({})).body)
+    checks = sendable(answers.checks(ViewRequest({})))
     for row in rows:
         row["worst"] = checks["worst"].get(row["id"])
     spread = {
-        name: parse_json(answers.distribution(ViewRequest({"signal": name})).body)
+        name: sendable(answers.distribution(ViewRequest({"signal": name})))
         for name in plotted[:_MOST_DISTRIBUTIONS]
     }
     return {
@@ -175,9 +175,7 @@ class _Exported:
     def write(self) -> list[str]:
         """Both files; the names of the signals that are plotted."""
         ask = ViewRequest({"episode": self._name})
-        about = {
-            key: parse_json(getattr(self._answers, key)(ask).body) for key in ("episode", "events", "errors")
-        }
+        about = {key: sendable(getattr(self._answers, key)(ask)) for key in ("episode", "events", "errors")}
         self._start = int(about["episode"]["start_ns"])
         signals: dict[str, Any] = {}
         with self._path.with_suffix(".bin").open("wb") as file:

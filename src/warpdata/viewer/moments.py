@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -70,12 +71,14 @@ class Moments:
         key = min(times, key=lambda each: abs(times[each] - ts_ns))
         is_ours = any(row.get("file_path") == episode.address for row in own.values())
         query = Moment(episode.id, times[key], 1.0)
-        kind = own[key].get("collection")
-        found: list[Moment] = []
+        where = None
+        if "collection" in store.fields:  # steps are compared with steps, and windows with windows
+            same = "=" if own[key].get("collection") == TIMESTEPS else "is distinct from"
+            where = f"collection {same} {literal(TIMESTEPS)}"
         wanted = _FIRST_LOOK
         while True:
             looked = min(wanted, len(store))
-            ids, distances = store.search(store.get([key])[0], k=looked, where=self._kind(kind))
+            ids, distances = store.search(store.get([key])[0], k=looked, where=where)
             rows = zip(store.metadata(ids), distances.tolist(), strict=True)
             found = _spread(query, self._resolved(rows, opened, is_ours=is_ours), most)
             if len(found) >= most or len(ids) < looked or looked == len(store) or wanted >= _LONGEST_LOOK:
@@ -95,13 +98,6 @@ class Moments:
                 f"{self.name} has several episodes with the id {episode.id}, and none at this path"
             )
         return found
-
-    def _kind(self, collection: str | None) -> str | None:
-        """Steps are compared with steps, and windows with windows."""
-        if "collection" not in self._store.fields:
-            return None
-        same = "=" if collection == TIMESTEPS else "is distinct from"
-        return f"collection {same} {literal(TIMESTEPS)}"
 
     def _resolved(self, rows: Any, opened: Opened, *, is_ours: bool) -> Iterator[Moment]:
         known: dict[str, Episode | None] = {}
@@ -153,19 +149,14 @@ def find_moments(
             if part.kind == VECTOR_KIND:
                 return lambda: Moments(dataset.vectors(name), name)
         return None
-    path = None if folder is None else _beside(folder)
-    return None if path is None else lambda: Moments(open_vectors(path), path.name)
-
-
-def _beside(folder: Path) -> Path | None:
-    """A vector file in the folder, or beside it under its name or that of the examples."""
-    folder = Path(os.path.abspath(folder))  # "." has no name to replace
-    try:
+    if folder is None:
+        return None
+    folder, inside = Path(os.path.abspath(folder)), list[Path]()  # "." has no name to replace
+    with contextlib.suppress(OSError):
         inside = sorted(folder.glob(f"*{SUFFIX}")) if folder.is_dir() else []
-    except OSError:
-        inside = []
     near = [folder.with_name(f"{folder.stem}{SUFFIX}"), folder.with_name(f"episodes{SUFFIX}")]
-    return next((path for path in (*inside, *near) if path.is_file()), None)
+    path = next((path for path in (*inside, *near) if path.is_file()), None)
+    return None if path is None else lambda: Moments(open_vectors(path), path.name)
 
 
 def as_published(thing: Any) -> Dataset | None:

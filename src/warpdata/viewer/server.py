@@ -11,14 +11,13 @@ import time
 import webbrowser
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from warpdata.bytekit.io.ranges import RangeReader
 from warpdata.bytekit.jsontext import dump_json
 from warpdata.bytekit.process.threads import ThreadPool, start_thread
 from warpdata.errors import MissingExtraError, StoreError, WarpError, suggests
 from warpdata.viewer.access import AccessRules, check_binding
-from warpdata.viewer.answers import Answers, ViewRequest, ViewResponse, json_response
+from warpdata.viewer.answers import Answers, ViewRequest
 from warpdata.viewer.framing import sendable
 from warpdata.viewer.health import live_state
 from warpdata.viewer.shown import Shown, described
@@ -33,6 +32,8 @@ except ImportError:
 
 if TYPE_CHECKING:
     import os
+
+T = TypeVar("T")
 
 STATIC = Path(__file__).parent / "static"
 FILES = {
@@ -86,7 +87,11 @@ class Viewer:
         if not isinstance(port, int) or not 0 <= port <= _MOST_PORT:
             raise ValueError(f"a port is a whole number from 0 (any) to {_MOST_PORT}, not {port!r}")
         self._answers = Answers(Shown(thing, draft=draft, index=index, catalog=catalog))
-        self._sockets = _bound(host, port)
+        try:
+            self._sockets = bind_sockets(port, host)
+        except OSError as error:
+            fact = f"cannot listen on {host}:{port} ({error.strerror})"
+            raise StoreError(fact, hint="Choose another --port, or 0 for any.") from None
         self.port: int = self._sockets[0].getsockname()[1]
         given = {} if token is None else {"token": token}
         self.access = AccessRules(self.port, frozenset(allow_hosts), is_embedded=is_embedded, **given)
@@ -262,20 +267,26 @@ class _Guarded(RequestHandler):  # type: ignore[misc]
     def write_error(self, status_code: int, **_: Any) -> None:
         self.refuse(status_code, self._reason)
 
-    async def answer(self, work: Callable[[], ViewResponse]) -> None:
-        """Do the work in another thread and send what it gives, or why it could not."""
+    async def work(self, call: Callable[[], T]) -> T | None:
+        """The result of a call in another thread; None if it failed, which is answered already."""
         if self.busy.requests >= MAX_AT_ONCE:
             self.set_header("Retry-After", "1")
             self.refuse(503, "too many requests at once")
-            return
+            return None
         self.busy.requests += 1
         try:
-            reply = await asyncio.wrap_future(self.pool.submit(work))
-        except (WarpError, ValueError, KeyError, PermissionError, OSError) as error:
+            return await asyncio.wrap_future(self.pool.submit(call))
+        except (WarpError, ValueError, KeyError, OSError) as error:
             self.refuse(_status(error), *described(error))
-            return
+            return None
         finally:
             self.busy.requests -= 1
+
+    async def answer(self, name: str, ask: Any) -> None:
+        """Send the answer to a question."""
+        reply = await self.work(lambda: self.answers.answer(name, ask))
+        if reply is None:
+            return
         self.set_header("Content-Type", reply.content_type)
         for name, value in reply.headers.items():
             self.set_header(name, value)
@@ -314,14 +325,14 @@ class _Session(_Guarded):
                 self.access.cookie_name, self.access.cookie, httponly=True, samesite="Strict", path="/"
             )
         self.set_header("Content-Type", "application/json")
-        self.finish(json_response({"write_token": self.access.write_token}).body)
+        self.finish(dump_json({"write_token": self.access.write_token}))
 
 
 class _Ask(_Guarded):
     async def get(self, name: str) -> None:
         if name not in _UNASKED:
             self.busy.asked_s = time.monotonic()
-        await self.answer(lambda: getattr(self.answers, name)(self.question()))
+        await self.answer(name, self.question())
 
 
 class _Change(_Guarded):
@@ -333,20 +344,18 @@ class _Change(_Guarded):
         if not isinstance(ask, dict):
             self.refuse(400, "the body is a JSON object")
             return
-        await self.answer(lambda: getattr(self.answers, name)(ask))
+        await self.answer(name, ask)
 
 
 class _Video(_Guarded):
     """A camera as a file; one range of it, or all."""
 
     async def get(self) -> None:
-        try:
-            reader, kind, name = await asyncio.wrap_future(
-                self.pool.submit(self.answers.video, self.question())
-            )
-        except (WarpError, ValueError, KeyError, OSError) as error:
-            self.refuse(_status(error), *described(error))
+        question = self.question()
+        video = await self.work(lambda: self.answers.video(question))
+        if video is None:
             return
+        reader, kind, name = video
         wanted = _range(self.request.headers.get("Range"), reader.size)
         if wanted is None:
             self.set_header("Content-Range", f"bytes */{reader.size}")
@@ -359,10 +368,8 @@ class _Video(_Guarded):
         self.set_header("Content-Type", kind)
         self.set_header("Accept-Ranges", "bytes")
         self.set_header("Content-Length", str(stop - start))
-        self.set_header("Content-Disposition", f'inline; filename="{_plain(name)}"')
-        await self._send(reader, start, stop)
-
-    async def _send(self, reader: RangeReader, start: int, stop: int) -> None:
+        plain = re.sub(r"[^\w.+-]", "_", name, flags=re.ASCII)
+        self.set_header("Content-Disposition", f'inline; filename="{plain}"')
         with contextlib.suppress(StreamClosedError):
             for at in range(start, stop, _PIECE_BYTES):
                 end = min(at + _PIECE_BYTES, stop)
@@ -421,19 +428,6 @@ def _range(header: str | None, size: int) -> tuple[int, int] | None:
     start = max(0, size - int(last)) if not first else int(first)
     stop = size if not first or not last else min(size, int(last) + 1)
     return (start, stop) if start < stop else None
-
-
-def _plain(name: str) -> str:
-    return re.sub(r"[^\w.+-]", "_", name, flags=re.ASCII)
-
-
-def _bound(host: str, port: int) -> Any:
-    try:
-        return bind_sockets(port, host)
-    except OSError as error:
-        raise StoreError(
-            f"cannot listen on {host}:{port} ({error.strerror})", hint="Choose another --port, or 0 for any."
-        ) from None
 
 
 @suggests

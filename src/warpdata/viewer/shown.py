@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -100,9 +100,16 @@ class ShownEpisodes:
             if key in self._chosen:
                 self._chosen.move_to_end(key)
                 return self._chosen[key]
-        made = self._select(where)
+        made = np.arange(len(self.ids), dtype=np.int64)
+        if where.strip():
+            _ = self.facts()  # read once, under the lock
+            # By position, not by name: two episodes of a joined sequence may have the same id.
+            made = self.episodes.positions_where(where).astype(np.int64)
         if sort:
-            made = made[_order(self._column(sort)[made.tolist()], descending=descending)]
+            if sort not in self.facts().column_names:
+                raise KeyError(f"no column {sort!r} to sort by")
+            values = self.facts().column(sort).to_pylist()
+            made = made[_order([values[row] for row in made.tolist()], descending=descending)]
         elif descending:
             made = made[::-1]
         with self._lock:
@@ -110,22 +117,6 @@ class ShownEpisodes:
             while len(self._chosen) > _KEPT_SELECTIONS:
                 self._chosen.popitem(last=False)
         return made
-
-    def _select(self, where: str) -> Rows:
-        if not where.strip():
-            return np.arange(len(self.ids), dtype=np.int64)
-        _ = self.facts()  # read once, under the lock
-        # By position, not by name: two episodes of a joined sequence may have the same id.
-        found = self.episodes.positions_where(where)
-        return found.astype(np.int64)
-
-    def _column(self, name: str) -> NDArray[Any]:
-        facts = self.facts()
-        if name not in facts.column_names:
-            raise KeyError(f"no column {name!r} to sort by")
-        out = np.empty(facts.num_rows, object)
-        out[:] = facts.column(name).to_pylist()
-        return out
 
     def outliers(self) -> dict[str, list[str]]:
         """The episodes that are far from the others, and in what; none until the table of facts is made."""
@@ -144,7 +135,7 @@ class ShownEpisodes:
         return [{name: each[row].as_py() for name, each in columns.items()} for row in rows.tolist()]
 
 
-def _order(values: NDArray[Any], *, descending: bool) -> Rows:
+def _order(values: Sequence[Any], *, descending: bool) -> Rows:
     """Positions in the order of their values; what has none comes last either way."""
     known = [at for at, value in enumerate(values) if value is not None]
     kinds = {isinstance(values[at], int | float) for at in known}

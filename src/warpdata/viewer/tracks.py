@@ -138,22 +138,19 @@ class Track:
     def _levels_made(self) -> list[tuple[Values, Values]]:
         with self._lock:
             if self._levels is None:
-                levels = [self._first_level()]
+                step = max(1, _BATCH_BYTES // (max(1, self.signal.meta.row_bytes) * _BLOCK)) * _BLOCK
+                parts = []
+                for start in range(0, len(self.times), step):
+                    values = self.values(start, min(start + step, len(self.times)))
+                    parts.append(_extremes(values, np.arange(0, len(values), _BLOCK)))
+                low, high = (np.concatenate(part) for part in zip(*parts, strict=True))
+                levels: list[tuple[Values, Values]] = [(low, high)]
                 while len(levels[-1][0]) > _TOP_BLOCKS:
                     low, high = levels[-1]
                     starts = np.arange(0, len(low), _BLOCK)
                     levels.append((np.fmin.reduceat(low, starts), np.fmax.reduceat(high, starts)))
                 self._levels = levels
             return self._levels
-
-    def _first_level(self) -> tuple[Values, Values]:
-        row_bytes = max(1, self.signal.meta.row_bytes)
-        step = max(1, _BATCH_BYTES // (row_bytes * _BLOCK)) * _BLOCK
-        found = []
-        for start in range(0, len(self.times), step):
-            part = self.values(start, min(start + step, len(self.times)))
-            found.append(_extremes(part, np.arange(0, len(part), _BLOCK)))
-        return np.concatenate([low for low, _ in found]), np.concatenate([high for _, high in found])
 
 
 def _extremes(values: Values, starts: NDArray[np.int64]) -> tuple[Values, Values]:
