@@ -279,7 +279,11 @@ class Access:
         self.options = options
         self.meter = Meter(options.budget, listener)
         self._policy = policy
-        self.catalogs = [self._catalog(address) for address in options.catalogs]
+        self.catalogs = []
+        for address in options.catalogs:
+            store = None if self.is_offline and is_remote(address) else self.store_of(address)
+            place = place_of(address, options.store)
+            self.catalogs.append(Catalog(plain_address(address), store, address, place))
         is_hybrid = options.mode == "hybrid"
         self._whole_blobs = WholeBlobFetcher(self.cache) if is_hybrid and self.cache is not None else None
         self._readers: dict[tuple[str, str], BlobReader] = {}
@@ -395,11 +399,6 @@ class Access:
                 store.close()
         if (cache := self.__dict__.get("cache")) is not None:
             cache.close()
-
-    def _catalog(self, address: str) -> Catalog:
-        is_unreachable = self.is_offline and is_remote(address)
-        store = None if is_unreachable else self.store_of(address)
-        return Catalog(plain_address(address), store, address, place_of(address, self.options.store))
 
 
 def writable_store(access: Access) -> BlobStore:

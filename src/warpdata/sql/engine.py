@@ -47,27 +47,31 @@ OWN_COLUMNS = "__warp_"
 """How columns begin that are put beside those of a table on the way; no published column does."""
 
 _QUERIES = {"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"}
-_TABLE_FUNCTIONS = {
-    "generate_series",
-    "generate_subscripts",
-    "json_each",
-    "json_tree",
-    "range",
-    "repeat",
-    "repeat_row",
-    "unnest",
-}
-REFUSED_FUNCTIONS = {
-    "current_setting",
-    "currval",
-    "getenv",
-    "getvariable",
-    "nextval",
-    "pg_sleep",
-    "setval",
-    "sleep_ms",
-    "write_log",
-}
+_TABLE_FUNCTIONS = frozenset(
+    [
+        "generate_series",
+        "generate_subscripts",
+        "json_each",
+        "json_tree",
+        "range",
+        "repeat",
+        "repeat_row",
+        "unnest",
+    ]
+)
+REFUSED_FUNCTIONS = frozenset(
+    [
+        "current_setting",
+        "currval",
+        "getenv",
+        "getvariable",
+        "nextval",
+        "pg_sleep",
+        "setval",
+        "sleep_ms",
+        "write_log",
+    ]
+)
 """Functions that look at or change something other than the rows, or only pass the time."""
 
 _CLAUSES = ("modifiers", "group_expressions", "group_sets", "having", "qualify", "sample")
@@ -482,23 +486,15 @@ def _shared_by(_process: int, pushes: bool) -> Any:
     options = {"threads": "1"} | ({} if pushes else {"disabled_optimizers": "filter_pushdown"})
     connection = _connect(options)
     is_own = OwnProcess()
-    atexit.register(lambda: _let_go(connection) if is_own else None)
+
+    def close() -> None:
+        """Close the engine before the interpreter ends: its library complains of what it still holds then."""
+        if is_own:
+            connection.close()
+            _shared_by.cache_clear()
+
+    atexit.register(close)
     return connection
-
-
-def _let_go(connection: Any) -> None:
-    """Close an engine before the interpreter ends: what it still holds then, its library complains of."""
-    connection.close()
-    _shared_by.cache_clear()
-
-
-def _clean_message(message: str) -> str:
-    """A message of the engine without internal columns."""
-    if unknown := _UNKNOWN_COLUMN.search(message):
-        return f"there is no column {unknown[1]!r}"
-    if ROW_NUMBER in message:  # the quoted line is generated
-        message = message.partition("\n\nLINE ")[0]
-    return message.strip()
 
 
 @contextlib.contextmanager
@@ -511,12 +507,15 @@ def _mapped(sources: Sequence[ArrowSource], hint: str = "") -> Iterator[None]:
         for source in sources:
             if source.failures:
                 raise source.failures[0] from None
-        fact = _clean_message(str(error))
+        unknown = _UNKNOWN_COLUMN.search(str(error))
+        fact = (
+            str(error).partition("\n\nLINE ")[0] if ROW_NUMBER in str(error) else str(error)
+        )  # a generated line
+        fact = f"there is no column {unknown[1]!r}" if unknown else fact.strip()
         if isinstance(error, duckdb.OutOfMemoryException) or fact.startswith("Out of Memory"):
             # The engine's advice is about settings, which are locked here.
             fact, hint = fact.splitlines()[0], "Select fewer columns or rows, or aggregate first."
             raise TooLargeError(f"the query failed: {fact}", hint=hint) from None
-        unknown = _UNKNOWN_COLUMN.search(str(error))
         if unknown and not hint:
             known = [name for source in sources for name in source.schema.names]
             hint = f"Check the SQL.{nearest(unknown[1], known)}"

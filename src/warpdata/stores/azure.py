@@ -43,10 +43,7 @@ class AzureStore(BucketStore):
         proxies: Proxies | None = None,
     ) -> None:
         self._find_token = find_token
-        self._prefix = f"{prefix}/" if prefix else ""
-        address = f"az://{container}/{prefix}".rstrip("/")
-        host = f"{endpoint.rstrip('/')}/{container}"
-        super().__init__(host, timeout_s=timeout_s, address=address, proxies=proxies)
+        super().__init__("az", container, prefix, endpoint.rstrip("/"), timeout_s, proxies)
 
     def _authorize(
         self, method: str, url: urllib.parse.SplitResult, body: bytes

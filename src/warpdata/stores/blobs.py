@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.checksum import RunningSha256, sha256_hex
-from warpdata.bytekit.io.files import MmapRangeReader
+from warpdata.bytekit.io.files import LocalRangeReader
 from warpdata.bytekit.io.ranges import (
     FarRangeReader,
     Range,
@@ -460,7 +460,8 @@ class LocalBlobReader(BlobReader):
         self.name = f"{address.label} (sha256 {address.sha256})"
         self._meter = meter
         self._store = self._cache = None
-        self._file = MmapRangeReader(store.file(address.key))
+        self._file = LocalRangeReader(store.file(address.key))
+        self._file.copied_bytes = _COPIED_BYTES
         self.size = self._file.size
         if self.size != address.size:
             fact = f"size mismatch: expected {address.size} bytes, got {self.size}"
@@ -470,14 +471,11 @@ class LocalBlobReader(BlobReader):
 
     def read(self, start: int, end: int) -> memoryview:
         """Exactly the bytes [start, end): of a guide or an index a copy, because mapping a file takes longer."""
-        if self._sums is not None or end - start > _COPIED_BYTES:
+        if self._sums is not None:
             return super().read(start, end)
-        check_range(self, start, end)
         if self._meter is not None:
             self._meter.request("read", self.name, read=end - start)
-        copied = memoryview(bytearray(end - start))
-        self._file.read_into(start, copied)
-        return copied.toreadonly()
+        return self._file.read(start, end)
 
     def _hold(self, ranges: Sequence[Range], claim: _Claim | None) -> RangeBytes:
         del claim  # nothing is fetched
@@ -485,7 +483,8 @@ class LocalBlobReader(BlobReader):
             self._meter.request("read", self.name, read=total_bytes(ranges))
         for part in ranges:
             self._check_pages(*_pages(part))
-        return RangeBytes(self._file.read_many(ranges), self._file.read(0, self.size))
+        whole = self._file.view(0, self.size)
+        return RangeBytes([whole[start:end] for start, end in ranges], whole)
 
     def has(self, ranges: Sequence[Range]) -> bool:  # noqa: ARG002
         """Always: the bytes are here."""
@@ -512,7 +511,7 @@ class LocalBlobReader(BlobReader):
         if sums is None or seen.all():
             return
         for page in (np.flatnonzero(~seen) + first).tolist():
-            view = self._file.read(page * PAGE_BYTES, min((page + 1) * PAGE_BYTES, self.size))
+            view = self._file.view(page * PAGE_BYTES, min((page + 1) * PAGE_BYTES, self.size))
             if page_checksums(view)[0] != sums[page]:
                 raise ChecksumError(f"checksum mismatch in page {page}", path=self.name)
             self._checked[page] = True

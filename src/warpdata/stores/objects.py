@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -119,10 +120,8 @@ class ObjectStore(BlobStore):
 
     def head(self, key: str) -> BlobInfo:
         """Size and tag of a blob, or BlobNotFoundError."""
-        try:
+        with self._errors_of(key):
             return self._info(obstore.head(self._store, check_key(key)))
-        except _FAILURES as error:
-            raise self._translate(error, key) from None
 
     def get(self, key: str, *, max_bytes: int, unless_etag: str | None = None) -> Blob | None:
         """A whole blob of at most `max_bytes`; None when its tag is still `unless_etag`."""
@@ -181,10 +180,8 @@ class ObjectStore(BlobStore):
         options: Any = {"chunk_size": _PART_BYTES, "max_concurrency": _PARTS_TOGETHER}
         if size <= _PART_BYTES:  # an upload in parts is at least three requests
             body, options = b"".join(parts), {"use_multipart": False}
-        try:
+        with self._errors_of(key):
             obstore.put(self._uploads, check_key(key), body, **options)
-        except _FAILURES as error:
-            raise self._translate(error, key) from None
 
     def compare_and_swap(self, key: str, data: Buffer, etag: str | None) -> BlobInfo:
         """Replace the blob whose tag is `etag` (None: it must be absent), or ConflictError."""
@@ -193,10 +190,8 @@ class ObjectStore(BlobStore):
             tag, generation = _split_tag(etag)
             mode = {"e_tag": tag} if generation is None else {"e_tag": tag, "version": generation}
         body = bytes(data)
-        try:
+        with self._errors_of(key):
             result = obstore.put(self._store, check_key(key), body, mode=mode, use_multipart=False)
-        except _FAILURES as error:
-            raise self._translate(error, key) from None
         return BlobInfo(key, len(body), self._tag(result), 0.0)
 
     def list(self, prefix: str) -> Iterator[BlobInfo]:
@@ -205,23 +200,19 @@ class ObjectStore(BlobStore):
         # The library lists whole folders: start shortly before the first name with this prefix.
         offset = prefix[:-1] if len(begin) > 1 else None
         blobs: list[BlobInfo] = []
-        try:
+        with self._errors_of(prefix):
             for page in obstore.list(self._store, folder or None, offset=offset, chunk_size=1000):
                 blobs += (self._info(meta) for meta in page)
                 last = blobs[-1].key if begin and blobs else ""
                 is_sorted = all(a.key <= b.key for a, b in pairwise(blobs))  # some stores do not sort
                 if is_sorted and last > prefix and not last.startswith(prefix):
                     break
-        except _FAILURES as error:
-            raise self._translate(error, prefix) from None
         return iter(sorted((i for i in blobs if i.key.startswith(prefix)), key=lambda info: info.key))
 
     def folders(self, prefix: str) -> Sequence[str]:
         """The names directly below `prefix` that have blobs below them, in order."""
-        try:
+        with self._errors_of(prefix):
             prefixes = obstore.list_with_delimiter(self._store, prefix or None)["common_prefixes"]
-        except _FAILURES as error:
-            raise self._translate(error, prefix) from None
         return sorted(name.rstrip("/").rpartition("/")[2] for name in prefixes)
 
     def delete(self, key: str) -> None:
@@ -267,6 +258,13 @@ class ObjectStore(BlobStore):
         """The tag of a blob; Google's conditional writes need the generation as well."""
         tag, generation = meta.get("e_tag"), meta.get("version")
         return f"{tag}{_GENERATION}{generation}" if self._scheme == "gs" and generation else tag
+
+    @contextlib.contextmanager
+    def _errors_of(self, key: str) -> Iterator[None]:
+        try:
+            yield
+        except _FAILURES as error:
+            raise self._translate(error, key) from None
 
     def _translate(self, error: Exception, key: str) -> StoreError | TruncatedError:
         """Our error for an error of the library; its text is not shown, it may hold secrets."""

@@ -46,10 +46,8 @@ MAX_LISTING_BYTES = 16 << 20
 _CODE = re.compile(r"<Code>\s*([A-Za-z0-9.]{1,80})\s*</Code>")
 _REGION = re.compile(r"<Region>\s*([a-z0-9-]{1,40})\s*</Region>|expecting '([a-z0-9-]{1,40})'")
 _WRONG_REGION = (
-    "PermanentRedirect",
-    "TemporaryRedirect",
-    "AuthorizationHeaderMalformed",
-    "IllegalLocationConstraintException",
+    *("PermanentRedirect", "TemporaryRedirect"),
+    *("AuthorizationHeaderMalformed", "IllegalLocationConstraintException"),
 )
 _PASSING_CODES = {"InternalError", "SlowDown", "ServiceUnavailable", "RequestTimeout"}
 _KEYS = "Check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or the profile named by AWS_PROFILE)"
@@ -144,9 +142,15 @@ class BucketStore(HttpStore):
     """Blobs of a bucket below a prefix, over authorized requests to one server; redirects are not followed."""
 
     _head_fallbacks = (301, 307, 400, 403)
-    _prefix: str
     _listing: ListingForm
     _max_parts: int
+
+    def __init__(
+        self, scheme: str, bucket: str, prefix: str, host: str, timeout_s: float, proxies: Proxies | None
+    ) -> None:
+        self._prefix = f"{prefix}/" if prefix else ""
+        address = f"{scheme}://{bucket}/{prefix}".rstrip("/")
+        super().__init__(f"{host}/{bucket}", timeout_s=timeout_s, address=address, proxies=proxies)
 
     def _authorize(
         self, method: str, url: urllib.parse.SplitResult, body: bytes
@@ -295,14 +299,8 @@ class S3Store(BucketStore):
         self.region = region or DEFAULT_REGION
         self._host = (endpoint or f"https://s3.{self.region}.amazonaws.com").rstrip("/")
         self._keys = keys
-        self._prefix = f"{prefix}/" if prefix else ""
         self._has_bucket = False
-        super().__init__(
-            f"{self._host}/{bucket}",
-            timeout_s=timeout_s,
-            address=f"s3://{bucket}/{prefix}".rstrip("/"),
-            proxies=proxies,
-        )
+        super().__init__("s3", bucket, prefix, self._host, timeout_s, proxies)
 
     def _authorize(
         self, method: str, url: urllib.parse.SplitResult, body: bytes

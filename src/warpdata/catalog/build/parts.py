@@ -437,7 +437,14 @@ def _grow_vectors(artifact: Artifact, shards: Sequence[PackedShard], uploads: Up
                 kept.append(part)
                 start = end
             if len(kept) < len(known):
-                _check_goes_on(artifact, file, reader)
+                if not goes_on_from(reader, artifact.member_reader(file)):
+                    raise ConflictError(
+                        f"{file!r} of artifact {artifact.name!r} is there already, and the new file lacks vectors"
+                        " that it has",
+                        path=reader.name,
+                        hint="Nothing was published. Add the vectors to the file of the newest version (`warp cat"
+                        " --artifact … --ref …`); to replace it, keep() the other parts and add this one.",
+                    )
                 kept, start = [], 0
             files[file] = _append_part(shard, reader, kept, start, uploads)
     return replace(artifact.part, shards=model.list_vector_files(files))
@@ -465,16 +472,6 @@ def _append_part(
 
     uploads.append(upload_read(read, reader.name, rest))
     return [*kept, rest]
-
-
-def _check_goes_on(artifact: Artifact, file: str, reader: RangeReader) -> None:
-    if not goes_on_from(reader, artifact.member_reader(file)):
-        raise ConflictError(
-            f"{file!r} of artifact {artifact.name!r} is there already, and the new file lacks vectors that it has",
-            path=reader.name,
-            hint="Nothing was published. Add the vectors to the file of the newest version (`warp cat --artifact …"
-            " --ref …`); to replace it, keep() the other parts and add this one.",
-        )
 
 
 def _sha256(reader: RangeReader, start: int, end: int) -> str:
@@ -645,7 +642,9 @@ def cast_exactly(column: Any, target: pa.DataType) -> Any:
         fields = [cast_exactly(pc.struct_field(column, each.name), each.type) for each in target]
         mask = column.is_null() if column.null_count else None
         return pa.StructArray.from_arrays(fields, fields=list(target), mask=mask)
-    if _is_list_of_nulls(column.type) and not len(pc.list_flatten(column)):
+    if _types.is_null(getattr(column.type, "value_type", None) or column.type) and not len(
+        pc.list_flatten(column)
+    ):
         return pa.array([None if each is None else [] for each in column.to_pylist()], target)
     converted = column.cast(target)
     back = converted.cast(column.type)
@@ -654,10 +653,6 @@ def cast_exactly(column: Any, target: pa.DataType) -> Any:
     if not back.equals(column):
         raise ValueError("a value would change")
     return converted
-
-
-def _is_list_of_nulls(kind: pa.DataType) -> bool:
-    return hasattr(kind, "value_field") and _types.is_null(kind.value_type)
 
 
 def _is_castable(source: pa.DataType, target: pa.DataType) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from warpdata.bytekit.process.threads import map_in_threads
-from warpdata.catalog.access import VERSION_SUFFIXES, Access, Catalog, DatasetName, writable_store
+from warpdata.catalog.access import VERSION_SUFFIXES, Access, DatasetName, writable_store
 from warpdata.catalog.build.parts import list_paths
 from warpdata.catalog.manage.versions import list_versions, versions_and_tags
 from warpdata.catalog.publish import pointers, publish
@@ -91,7 +91,12 @@ def copy_dataset(
     seen_parts: set[str] = set()
     removals = pointers.removal_count(store)
     for version in versions:
-        files = _version_files(resolver, catalog, name, version)
+        beside = {}
+        for suffix in VERSION_SUFFIXES[1:]:
+            key = name.version_key(version, suffix)
+            if (held := pointers.get_small(catalog.online_store, key, MAX_MANIFEST_BYTES)) is not None:
+                beside[suffix] = bytes(held.data)
+        files = publish.VersionFiles(version, resolver.manifest_bytes(catalog, name, version), beside)
         manifest = parse_manifest(files.manifest, expected_hash=version, parts=source.parts(catalog))
         if (now := pointers.removal_count(store)) != removals:
             removals = now
@@ -138,18 +143,6 @@ def _move_latest_after_others(store: BlobStore, name: DatasetName, version: str)
     return None
 
 
-def _version_files(
-    resolver: Resolver, catalog: Catalog, name: DatasetName, version: str
-) -> publish.VersionFiles:
-    """The manifest of a version and the files beside it, byte for byte."""
-    manifest, beside = resolver.manifest_bytes(catalog, name, version), {}
-    for suffix in VERSION_SUFFIXES[1:]:
-        held = pointers.get_small(catalog.online_store, name.version_key(version, suffix), MAX_MANIFEST_BYTES)
-        if held is not None:
-            beside[suffix] = bytes(held.data)
-    return publish.VersionFiles(version, manifest, beside)
-
-
 def mend_version(
     access: Access,
     name: DatasetName,
@@ -191,15 +184,11 @@ def mend_version(
             progress(done[0], total)
         return is_good
 
-    damaged = [
-        blob
-        for blob, is_good in zip(blobs, map_in_threads(check, blobs, workers), strict=True)
-        if not is_good
-    ]
-    flags = [copies.restore(store, blob) for blob in damaged]
-    replaced += [blob.hash for blob, is_good in zip(damaged, flags, strict=True) if is_good]
-    lost = tuple(blob.hash for blob, is_good in zip(damaged, flags, strict=True) if not is_good)
-    return Mended(name.dataset_id, version, len(blobs), tuple(replaced), lost, was_damaged)
+    lost: list[str] = []
+    for blob, is_good in zip(blobs, map_in_threads(check, blobs, workers), strict=True):
+        if not is_good:
+            (replaced if copies.restore(store, blob) else lost).append(blob.hash)
+    return Mended(name.dataset_id, version, len(blobs), tuple(replaced), tuple(lost), was_damaged)
 
 
 def _mended_manifest(

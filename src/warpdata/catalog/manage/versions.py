@@ -371,21 +371,17 @@ class _References:
                 new.append(manifest)
             elif manifest is not None and manifest != info.key:
                 self.beside[info.key] = info
-        for key, blobs in zip(
-            new, map_in_threads(lambda k: self._blobs(store, k), new, self.workers), strict=True
-        ):
-            if blobs is not None:
-                self.versions.add(key)
-                self.keys |= blobs
 
-    def _blobs(self, store: BlobStore, key: str) -> set[str] | None:
-        """The blobs of a manifest, but for those in parts that were read; None if it was deleted meanwhile."""
-        blob = get_small(store, key, MAX_MANIFEST_BYTES)
-        if blob is None:
-            return None
-        version = key.rpartition("/")[2].removesuffix(".json")
-        manifest = parse_manifest(blob.data, expected_hash=version, parts=stored_parts(store))
-        return {ref.key for ref in unseen_blobs(manifest, self.parts)}
+        def read_manifest(key: str) -> None:
+            blob = get_small(store, key, MAX_MANIFEST_BYTES)
+            if blob is None:  # deleted meanwhile
+                return
+            version = key.rpartition("/")[2].removesuffix(".json")
+            manifest = parse_manifest(blob.data, expected_hash=version, parts=stored_parts(store))
+            self.keys.update([ref.key for ref in unseen_blobs(manifest, self.parts)])
+            self.versions.add(key)
+
+        map_in_threads(read_manifest, new, self.workers)
 
     def __contains__(self, key: str) -> bool:
         manifest = _manifest_key(key)

@@ -416,13 +416,7 @@ def _parse_list(blob: Blob, path: str) -> VersionList:
 
 def make_cards(manifest: Manifest) -> dict[str, bytes]:
     """The card and the metadata of a version, by the suffix of their names beside the manifest."""
-    metadata = json.dumps(_croissant(manifest), indent=1)
-    return {".card.md": _card(manifest).encode() + b"\n", ".croissant.json": metadata.encode() + b"\n"}
-
-
-def _card(manifest: Manifest) -> str:
-    """A page about the version in Markdown."""
-    notes = manifest.metadata
+    metadata, notes = json.dumps(_croissant(manifest), indent=1), manifest.metadata
     lines = [f"# {manifest.dataset_id}", "", str(notes.get("description", "")), ""]
     lines += [f"- version: `{manifest.version_hash}`", f"- rows: {manifest.total_rows}"]
     lines += [f"- bytes: {manifest.total_bytes}", f"- license: {notes.get('license', 'not stated')}", ""]
@@ -433,8 +427,8 @@ def _card(manifest: Manifest) -> str:
     for artifact, raw in manifest.artifacts.items():
         lines += [f"## Artifact {artifact}", "", f"{len(raw.shards)} shards of {raw.kind}", ""]
     lines += ["## Use", "", "```python", "import warpdata as wd", ""]
-    lines += [f'ds = wd.dataset("{manifest.dataset_id}@{manifest.version_hash[:12]}")', "```"]
-    return "\n".join(lines)
+    lines += [f'ds = wd.dataset("{manifest.dataset_id}@{manifest.version_hash[:12]}")', "```", ""]
+    return {".card.md": "\n".join(lines).encode(), ".croissant.json": metadata.encode() + b"\n"}
 
 
 def _croissant(manifest: Manifest) -> dict[str, Any]:

@@ -127,11 +127,8 @@ def upload_read(read: ReadRange, label: str, blob: BlobRef) -> Upload:
 
 def upload_missing(store: BlobStore, uploads: Sequence[Upload], options: PublishOptions) -> Sent:
     """Put the blobs that are missing or have a wrong size, and with `repair` those with wrong bytes."""
-    by_hash, workers, progress = (
-        {upload.sha256: upload for upload in uploads},
-        options.workers,
-        options.progress,
-    )
+    by_hash = {upload.sha256: upload for upload in uploads}
+    workers, progress = options.workers, options.progress
     many = workers if workers <= 1 else max(workers, MAX_PARALLEL)
     sizes = stored_sizes(store, [upload.key for upload in by_hash.values()], workers=many)
     todo = [upload for upload in by_hash.values() if options.repair or sizes[upload.key] != upload.size]
@@ -155,8 +152,15 @@ def upload_missing(store: BlobStore, uploads: Sequence[Upload], options: Publish
 
 def stored_sizes(store: BlobStore, keys: Sequence[str], *, workers: int) -> dict[str, int | None]:
     """The size of each blob in the store, None for missing ones."""
+
+    def size_of(key: str) -> int | None:
+        try:
+            return store.head(key).size
+        except BlobNotFoundError:
+            return None
+
     if len(keys) <= _MAX_HEADS:
-        return dict(zip(keys, map_in_threads(lambda key: _size(store, key), keys, workers), strict=True))
+        return dict(zip(keys, map_in_threads(size_of, keys, workers), strict=True))
     prefixes = sorted({f"{key.rpartition('/')[0]}/" for key in keys})
     listings = map_in_threads(lambda prefix: list(store.list(prefix)), prefixes, workers)
     sizes = {info.key: info.size for listing in listings for info in listing}
@@ -211,13 +215,6 @@ def _checked_chunks(read: ReadRange, label: str, sha256: str, size: int) -> Iter
         if end == size:
             check_sha256(sha256, running.hexdigest(), label)
         yield chunk
-
-
-def _size(store: BlobStore, key: str) -> int | None:
-    try:
-        return store.head(key).size
-    except BlobNotFoundError:
-        return None
 
 
 _MAX_RETRIES = 1_000_000
@@ -365,7 +362,10 @@ class Publication:
     ) -> Published:
         """Publish a version that was built when `latest` was `seen` and `removals` removals had begun."""
         store, name, options = self.store, self.name, self.options
-        _check_expected(seen, options, name)
+        expected = options.expect_latest
+        if expected is not None and not (seen.version or "").startswith(expected):
+            fact = f"latest is {seen.version and seen.version[:12]}, not {expected[:12]} as expected"
+            raise ConflictError(fact, path=name.dataset_id)
         manifest = _with_notes(manifest, seen, options)
         packed = pack_manifest(manifest)
         manifest = replace(manifest, version_hash=parse_manifest(packed).version_hash)
@@ -467,13 +467,6 @@ def utc_now() -> str:
 def pause(attempt: int) -> None:
     """Sleep for a random time that grows with each attempt."""
     time.sleep(random.uniform(0, min(_MAX_PAUSE_S, _PAUSE_S * (attempt + 1))))
-
-
-def _check_expected(seen: pointers.PointerState, options: PublishOptions, name: DatasetName) -> None:
-    now, expected = seen.version, options.expect_latest
-    if expected is not None and not (now or "").startswith(expected):
-        fact = f"latest is {now and now[:12]}, not {expected[:12]} as expected"
-        raise ConflictError(fact, path=name.dataset_id)
 
 
 def _check_notes(manifest: Manifest, stored: bytes, name: DatasetName) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Collection, Iterator
 
@@ -75,7 +76,11 @@ def things_in(folder: str, above: frozenset[str] = frozenset()) -> Iterator[str]
     except OSError:
         yield folder  # reading it gives the reason
         return
-    kind = _kind_or_none(names, folder)
+    kind = None
+    with contextlib.suppress(BadMagicError):
+        kind = "catalog" if is_catalog(folder) else folder_kind(names, folder)
+    if kind == "recordings" and not any(map(_is_number, names)):
+        kind = None
     if kind is not None:
         yield folder
     if kind in ("catalog", "corpus", "directory"):
@@ -90,16 +95,6 @@ def things_in(folder: str, above: frozenset[str] = frozenset()) -> Iterator[str]
                 yield from things_in(path, seen)
         elif os.path.isfile(path) and is_ours(path):
             yield path
-
-
-def _kind_or_none(names: Collection[str], folder: str) -> str | None:
-    if is_catalog(folder):
-        return "catalog"
-    try:
-        kind = folder_kind(names, folder)
-    except BadMagicError:
-        return None
-    return None if kind == "recordings" and not any(map(_is_number, names)) else kind
 
 
 def is_catalog(folder: str) -> bool:

@@ -377,19 +377,8 @@ _FIELDS: Mapping[str, Callable[[dict[str, Any], str], Any]] = {
     "is_sorted": lambda raw, key: of_type(raw.get(key), bool, "sorted"),
     "first": _border_of,
     "last": _border_of,
-    **dict.fromkeys(
-        (
-            "byte_size",
-            "row_count",
-            "bucket_count",
-            "member_count",
-            "level",
-            "count",
-            "total_bytes",
-            "total_rows",
-        ),
-        count_of,
-    ),
+    **dict.fromkeys(("byte_size", "row_count", "bucket_count", "member_count"), count_of),
+    **dict.fromkeys(("level", "count", "total_bytes", "total_rows"), count_of),
 }
 """How each field of a blob is read from untrusted JSON and checked."""
 
