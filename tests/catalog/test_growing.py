@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tarfile
 import textwrap
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -228,24 +229,30 @@ def test_what_cannot_be_extended_says_so(local_catalog: str, tmp_path: Path) -> 
             builder.publish()
 
 
-def test_whoever_is_overtaken_goes_on_from_the_newer_version(
-    local_catalog: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    grow(local_catalog, tmp_path, 1)
+@pytest.fixture
+def overtake(local_catalog: str, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Before each of the next attempts to publish, another publisher adds one of these folders."""
     monkeypatch.setattr(publish, "_PAUSE_S", 0.0)
-    publish_after, rivals = publish.Publication.publish_after, iter([10, 11, 12, 13])
+    publish_after = publish.Publication.publish_after
+    rivals: list[Path] = []
 
     def overtaken(*args: Any) -> Any:
-        number = next(rivals, None)
-        if number is not None:
+        if rivals:
             with monkeypatch.context() as patch:
                 patch.setattr(publish.Publication, "publish_after", publish_after)
-                folder = recordings(tmp_path / f"rival-{number}", episode(number))
-                extend(local_catalog, folder)
+                extend(local_catalog, rivals.pop(0))
         return publish_after(*args)
 
-    mine = recordings(tmp_path / "mine", episode(2))
     monkeypatch.setattr(publish.Publication, "publish_after", overtaken)
+    return lambda *folders: rivals.extend(folders)
+
+
+def test_an_overtaken_publisher_builds_on_the_newer_version(
+    local_catalog: str, tmp_path: Path, overtake: Callable[..., None]
+) -> None:
+    grow(local_catalog, tmp_path, 1)
+    overtake(*(recordings(tmp_path / f"rival-{n}", episode(n)) for n in (10, 11, 12, 13)))
+    mine = recordings(tmp_path / "mine", episode(2))
     with pytest.raises(PointerMovedError):
         extend(local_catalog, mine, retries=1)
     extend(local_catalog, mine, retries=2)
@@ -254,18 +261,11 @@ def test_whoever_is_overtaken_goes_on_from_the_newer_version(
 
 
 def test_an_overtaken_version_is_whole_and_goes_when_it_expires(
-    local_catalog: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    local_catalog: str, tmp_path: Path, overtake: Callable[..., None]
 ) -> None:
     """It was stored before `latest` moved on: it is listed and opens by its hash, but was never the latest."""
     first = grow(local_catalog, tmp_path, 1)
-    publish_after = publish.Publication.publish_after
-
-    def overtaken(*args: Any) -> Any:
-        monkeypatch.setattr(publish.Publication, "publish_after", publish_after)
-        extend(local_catalog, recordings(tmp_path / "rival", episode(10)))
-        return publish_after(*args)
-
-    monkeypatch.setattr(publish.Publication, "publish_after", overtaken)
+    overtake(recordings(tmp_path / "rival", episode(10)))
     with pytest.raises(PointerMovedError, match="was being published"):
         extend(local_catalog, recordings(tmp_path / "mine", episode(2)))
     with wd.dataset(NAME, catalog=local_catalog) as ds:
@@ -282,18 +282,10 @@ def test_an_overtaken_version_is_whole_and_goes_when_it_expires(
 
 
 def test_the_first_version_may_be_overtaken_too(
-    local_catalog: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    local_catalog: str, tmp_path: Path, overtake: Callable[..., None]
 ) -> None:
     """What was built on nothing is built again on what is there by then: no episode is there twice."""
-    monkeypatch.setattr(publish, "_PAUSE_S", 0.0)
-    publish_after = publish.Publication.publish_after
-
-    def overtaken(*args: Any) -> Any:
-        monkeypatch.setattr(publish.Publication, "publish_after", publish_after)
-        extend(local_catalog, recordings(tmp_path / "rival", episode(1), episode(2, operator="ann")))
-        return publish_after(*args)
-
-    monkeypatch.setattr(publish.Publication, "publish_after", overtaken)
+    overtake(recordings(tmp_path / "rival", episode(1), episode(2, operator="ann")))
     extend(local_catalog, recordings(tmp_path / "mine", episode(1), episode(3)), retries=1)
     with wd.dataset(NAME, catalog=local_catalog) as ds:
         assert ds.episodes.ids == [f"ep-{n:05d}" for n in (1, 2, 3)]

@@ -50,7 +50,7 @@ class SideTable:
                 raise KeyError(
                     f"no side column {name!r}; there are {', '.join(self.names)}.{nearest(name, self.names)}"
                 )
-            with _damage_of(self._path):
+            with _map_errors(self._path):
                 self._loaded[name] = self._file.read(columns=[name]).column(name).to_numpy()
         return self._loaded[name]
 
@@ -90,7 +90,7 @@ def extend_side_table(
             old = _open_table(path)
             done = int(old.metadata.num_rows)
             for group in range(old.num_row_groups):
-                with _damage_of(path):
+                with _map_errors(path):
                     table = old.read_row_group(group)
                 writer.write_table(table)
         for columns in chunks:  # small appends become row groups worth their overhead
@@ -105,12 +105,12 @@ def extend_side_table(
 
 
 def _open_table(path: Path) -> Any:
-    with _damage_of(path):
+    with _map_errors(path):
         return pq.ParquetFile(path, page_checksum_verification=True)
 
 
 @contextlib.contextmanager
-def _damage_of(path: Path) -> Iterator[None]:
+def _map_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except (pa.ArrowException, OSError) as error:

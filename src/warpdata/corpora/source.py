@@ -232,7 +232,7 @@ class FixedOrderSource(Reopens, ABC):
 
 
 class MmapShardSource(FixedOrderSource):
-    """Rows of local shards in a fixed order with stable ids, prefetched into the page cache and unmapped behind."""
+    """Rows of local shards in a fixed order with stable ids: copies, or views of a mapping that is released behind."""
 
     def __init__(self, shards: ShardSet, options: SourceOptions | None = None) -> None:
         super().__init__(shards, options)
