@@ -19,7 +19,7 @@ import warpdata as wd
 from warpdata.bytekit.arrays import DTYPE_NAMES, dtype_named, dtype_of
 from warpdata.bytekit.codec import encode_png
 from warpdata.convert.importing import import_episodes
-from warpdata.episodes.forms.chunks import write_chunks
+from warpdata.episodes.forms.shard import write_chunks
 from warpdata.episodes.sources.cameras import StillsSignal
 from warpdata.timeline.memory import ArraySignal
 from warpdata.timeline.meta import SignalMeta, numeric_kind

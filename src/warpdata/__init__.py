@@ -77,11 +77,11 @@ if TYPE_CHECKING:
     from warpdata.formats.gamsae.shard import ActivationShardWriter as ActivationShardWriter
     from warpdata.formats.gamsae.shard import encode_shard_bytes as encode_shard_bytes
     from warpdata.formats.rvf.signing import SigningKey as SigningKey
-    from warpdata.formats.wshard.channel import Channel as Channel
     from warpdata.formats.wshard.chunks import ChunkedEpisodeReader as ChunkedEpisodeReader
     from warpdata.formats.wshard.chunks import ChunkedEpisodeWriter as ChunkedEpisodeWriter
     from warpdata.formats.wshard.chunks import ChunkList as ChunkList
     from warpdata.formats.wshard.chunks import validate_chunk_continuity as validate_chunk_continuity
+    from warpdata.formats.wshard.episode import Channel as Channel
     from warpdata.formats.wshard.episode import WShardEpisode as WShardEpisode
     from warpdata.formats.wshard.layout import compute_crc32 as compute_crc32
     from warpdata.formats.wshard.layout import name_hash as name_hash
@@ -108,9 +108,9 @@ if TYPE_CHECKING:
     )
     from warpdata.formats.wshard.residual import unpack_residual as unpack_residual
     from warpdata.formats.wshard.residual import unpack_residual_bits as unpack_residual_bits
+    from warpdata.formats.wshard.save import Compression as Compression
     from warpdata.formats.wshard.save import save_wshard as save_wshard
     from warpdata.formats.wshard.schema import Timebase as Timebase
-    from warpdata.formats.wshard.writer import Compression as Compression
     from warpdata.loading.batch import Batch as Batch
     from warpdata.loading.batch import masked_mean as masked_mean
     from warpdata.loading.field import Field as Field
@@ -141,7 +141,6 @@ def _by_name(names_by_module: dict[str, str]) -> dict[str, str]:
 
 _HOMES = _by_name(
     {
-        "formats.wshard.channel": "Channel",
         "corpora.writer": "CorpusWriter",
         "catalog.dataset": "Dataset",
         "catalog.build.builder": "DatasetBuilder",
@@ -160,7 +159,7 @@ _HOMES = _by_name(
         "search.moments.trajectories": "TrajectoryIngestor TrajectoryRetriever",
         "search.store": "VectorStore",
         "formats.episodedir.images": "VideoOptions",
-        "formats.wshard.episode": "WShardEpisode",
+        "formats.wshard.episode": "Channel WShardEpisode",
         "episodes.record.steps": "WShardStreamWriter",
         "errors": "WarpError",
         "loading.windows": "Windows",

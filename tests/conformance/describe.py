@@ -14,9 +14,8 @@ from warpdata.episodes.sources.packed import PackedSource, ShardVideo, TableSign
 from warpdata.episodes.sources.shard_episode import BlockSignal
 from warpdata.errors import WarpError
 from warpdata.formats.wshard import layout
-from warpdata.formats.wshard.channel import Channel
 from warpdata.formats.wshard.chunks import ChunkedEpisodeReader, check_chunk_hash
-from warpdata.formats.wshard.episode import WShardEpisode, load_wshard
+from warpdata.formats.wshard.episode import Channel, WShardEpisode, load_wshard
 from warpdata.formats.wshard.reader import ShardReader
 from warpdata.formats.wshard.rows import ChannelRows, TextRows, is_text
 from warpdata.timeline.meta import SignalRole, guess_role

@@ -14,7 +14,7 @@ import pytest
 import warpdata as wd
 from warpdata.cli.main import main
 from warpdata.convert.tables.corpora import corpus_to_npy, corpus_to_safetensors, npy_to_corpus
-from warpdata.episodes.forms.chunks import join_chunks, write_chunks
+from warpdata.episodes.forms.shard import join_chunks, write_chunks
 from warpdata.formats.rvf.signing import save_public
 
 STEPS = 6

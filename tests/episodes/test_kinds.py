@@ -20,7 +20,7 @@ import pytest
 import warpdata as wd
 from tests.conftest import ROOT
 from tests.waiting import until
-from warpdata.episodes.forms.chunks import write_chunks
+from warpdata.episodes.forms.shard import write_chunks
 from warpdata.errors import CorruptLayoutError, SchemaMismatchError
 from warpdata.formats.episodedir.signal_file import parse_signal, table_bytes
 from warpdata.timeline.episode import Episode

@@ -10,7 +10,7 @@ import numpy as np
 import warpdata as wd
 from tests.contracts.signal import SignalContract
 from tests.timeline.test_signals import STAMPS, Made, vectors
-from warpdata.episodes.forms.chunks import write_chunks
+from warpdata.episodes.forms.shard import write_chunks
 from warpdata.timeline.memory import ArraySignal
 from warpdata.timeline.ragged import as_objects
 

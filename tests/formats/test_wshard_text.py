@@ -17,7 +17,7 @@ from warpdata.bytekit.io.commit import commit_file
 from warpdata.bytekit.jsontext import dump_json
 from warpdata.errors import CorruptLayoutError, FormatError
 from warpdata.formats.wshard import ShardReader, ShardWriter
-from warpdata.formats.wshard import channel as text
+from warpdata.formats.wshard import episode as text
 from warpdata.formats.wshard.rows import EncodedRows, encode_value
 
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=30)

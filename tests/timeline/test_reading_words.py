@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import warpdata as wd
 from tests.contracts.episode import IMU_NS, STEP_COUNT, STEP_NS, imu, in_memory
-from warpdata.formats.wshard.channel import Channel
+from warpdata.formats.wshard.episode import Channel
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.sampling import Samples
 
@@ -163,5 +163,5 @@ def test_keys_choose_what_they_choose_of_an_array(key: Any, name: str) -> None:
 
 @pytest.mark.parametrize("key", ["x", 1.5, np.array([0.5]), {}])
 def test_what_is_no_key_is_said_so(key: Any) -> None:
-    with pytest.raises(IndexError, match="key"):
+    with pytest.raises(IndexError, match="integer"):
         in_memory().steps["number"][key]

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from warpdata.bytekit.io.ranges import RangeReader
     from warpdata.episodes.collection.episodes import Episodes
     from warpdata.episodes.collection.local import LocalDataset
-    from warpdata.formats.wshard.writer import CompressionChoice
+    from warpdata.formats.wshard.save import CompressionChoice
 
 
 @suggests
@@ -222,6 +222,6 @@ def chunk_episode(
         episode = open_episode(episode)
     if isinstance(episode, WShardEpisode):
         return chunks.chunk_episode(episode, folder, steps, **options)
-    from warpdata.episodes.forms.chunks import write_chunks
+    from warpdata.episodes.forms.shard import write_chunks
 
     return write_chunks(episode, folder, steps=steps, **options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import operator
 import sys
@@ -193,13 +194,49 @@ def select_rows(
     if type(key) is int:
         row = _wrapped(key, count)
         return read(row, row + 1)[0]
-    parts = [_plain(part) for part in (key if isinstance(key, tuple) else (key,))]
-    at = _part_of_first_axis(parts, len(shape))
-    if at is None:
+    given = key if isinstance(key, tuple) else (key,)
+    parts = [_key_array(part) if isinstance(part, list | tuple) else part for part in given]
+    at = next((at for at, part in enumerate(parts) if part is not None), len(parts))
+    chosen = _rows_of(parts[at], count) if at < len(parts) else None
+    if chosen is None:
+        np.broadcast_to(np.False_, shape)[tuple(parts)]  # an error costs no reading
         return read(0, count)[tuple(parts)]
     gap_rows = GAP_BYTES // max(1, itemsize * math.prod(shape[1:]))
-    rows, parts[at : at + 1] = _first_axis(parts[at], shape, read, gap_rows, bring)
+    if isinstance(chosen, int):
+        rows, parts[at] = read(chosen, chosen + 1), 0
+    elif isinstance(chosen, np.ndarray):
+        rows, parts[at] = _picked(chosen, read, gap_rows, bring)
+    elif not chosen:
+        rows, parts[at] = read(0, 0), slice(None)
+    elif abs(chosen.step) > gap_rows + 1:
+        forward = np.sort(np.array(chosen))
+        rows = _gathered(forward, read, gap_rows, bring)
+        parts[at] = slice(None, None, 1 if chosen.step > 0 else -1)
+    else:
+        rows = read(min(chosen[0], chosen[-1]), max(chosen[0], chosen[-1]) + 1)
+        parts[at] = slice(None, None, chosen.step)
     return rows[tuple(parts)]
+
+
+def _rows_of(part: Any, count: int) -> int | range | NDArray[np.int64] | None:
+    """The rows that a part of a key chooses along the first axis; None where it is read whole to find out."""
+    if isinstance(part, slice):
+        return range(count)[part]
+    array = _key_array(part)
+    if array.dtype.kind == "b" and array.shape == (count,):
+        return np.flatnonzero(array)
+    if array.dtype.kind not in "iu":
+        return None
+    return _all_wrapped(array, count) if array.ndim else _wrapped(int(array), count)
+
+
+def _key_array(part: Any) -> NDArray[Any]:
+    try:
+        array = np.asarray(part)
+    except (TypeError, ValueError) as error:
+        raise InvalidIndexError(f"{part!r:.40} ({type(part).__name__}) is no key ({error})") from None
+    # An empty list has no dtype; numpy takes it for integers.
+    return array if array.size or isinstance(part, np.ndarray) else array.astype(np.intp)
 
 
 def resolve_index(key: Any, count: int, what: str) -> int | range | NDArray[np.int64]:
@@ -216,93 +253,20 @@ def resolve_index(key: Any, count: int, what: str) -> int | range | NDArray[np.i
     if key is Ellipsis:
         key = slice(None)
     if isinstance(key, slice):
-        _check_bounds(key, what)
-        return range(count)[key]
-    part = _plain(key)
-    if isinstance(part, int) and not isinstance(part, bool):
-        return _wrapped(part, count, what)
-    if not isinstance(part, np.ndarray) or part.ndim != 1 or part.dtype.kind == "b":
-        raise InvalidIndexError(
-            f"{_said(key)} names no {what}: use an integer, a slice or a flat list of integers"
-        )
-    return _all_wrapped(part, count, what)
-
-
-def _plain(part: Any) -> Any:
-    """One part of a key in a form whose kind can be seen: None, Ellipsis, bool, slice, int or array."""
-    if part is None or part is Ellipsis or isinstance(part, slice | bool):
-        return part
-    if isinstance(part, np.ndarray):
-        array = part
-    else:
         try:
-            return bool(part) if isinstance(part, np.bool_) else operator.index(part)
-        except TypeError:
-            array = _as_array(part)
-    if array.dtype.kind not in "biu":
-        raise InvalidIndexError(
-            f"{_said(part)} is no key: use integers, slices, ..., None or arrays of int or bool"
-        )
-    return array if array.ndim else array.item()
-
-
-def _as_array(part: Any) -> NDArray[Any]:
-    try:
-        array = np.asarray(part)
-    except (TypeError, ValueError) as error:
-        raise InvalidIndexError(f"{_said(part)} is no key ({error})") from None
-    # An empty list has no dtype; numpy takes it for integers.
-    return array if array.size else array.astype(np.intp)
-
-
-def _part_of_first_axis(parts: list[Any], axes: int) -> int | None:
-    """Which part of a key chooses along the first axis; None where all of it is kept."""
-    taken = [_axes_taken(part) for part in parts]
-    spare = axes - sum(taken)
-    if spare < 0:
-        raise IndexError(f"{sum(taken)} indices for an array of {axes} axes")
-    if sum(part is Ellipsis for part in parts) > 1:
-        raise IndexError("a key has at most one '...'")
-    for at, part in enumerate(parts):
-        if taken[at]:
-            return at
-        if part is Ellipsis and spare:
-            return None
-    return None
-
-
-def _axes_taken(part: Any) -> int:
-    if part is None or part is Ellipsis or isinstance(part, bool):
-        return 0
-    return part.ndim if isinstance(part, np.ndarray) and part.dtype.kind == "b" else 1
-
-
-def _first_axis(
-    part: Any, shape: tuple[int, ...], read: ReadRows, gap_rows: int, bring: BringRows | None
-) -> tuple[NDArray[Any], list[Any]]:
-    """The rows one part of a key needs, and the parts that choose from those rows what it chose from all."""
-    count = shape[0]
-    if isinstance(part, int):
-        row = _wrapped(part, count)
-        return read(row, row + 1), [0]
-    if isinstance(part, slice):
-        rows, back = range(count)[part], slice(None, None, -1)
-        forward = rows if rows.step > 0 else rows[::-1]
-        if not rows:
-            return read(0, 0), [slice(None)]
-        if forward.step > gap_rows + 1:
-            found = _gathered(np.arange(forward.start, forward.stop, forward.step), read, gap_rows, bring)
-            return found, [slice(None) if rows.step > 0 else back]
-        return read(forward[0], forward[-1] + 1), [slice(None, None, rows.step)]
-    if part.dtype.kind == "b":
-        # As in numpy, a mask without any element fits every axis.
-        if any(size not in (0, axis) for size, axis in zip(part.shape, shape, strict=False)):
-            raise IndexError(f"a mask of shape {part.shape} for an array of shape {shape}")
-        wanted, *others = np.nonzero(part)
-    else:
-        wanted, others = _all_wrapped(part, count), []
-    found, places = _picked(wanted, read, gap_rows, bring)
-    return found, [places, *others]
+            if any(isinstance(bound, bool | np.bool_) for bound in (key.start, key.stop, key.step)):
+                raise TypeError("bounds are integers, not truths")
+            return range(count)[key]
+        except (TypeError, ValueError) as error:
+            raise InvalidIndexError(f"no slice of {what}s: {error}") from None
+    if not isinstance(key, bool) and not isinstance(key, np.ndarray) and hasattr(key, "__index__"):
+        with contextlib.suppress(TypeError):  # tensors of several numbers have it too
+            return _wrapped(operator.index(key), count, what)
+    array = _key_array(key)
+    if array.ndim > 1 or array.dtype.kind not in "iu":
+        fact = f"{key!r:.40} ({type(key).__name__}) names no {what}"
+        raise InvalidIndexError(f"{fact}: use an integer, a slice or a flat list of integers")
+    return _all_wrapped(array, count, what) if array.ndim else _wrapped(int(array), count, what)
 
 
 def _picked(
@@ -334,22 +298,6 @@ def _gathered(
     return found[0] if len(found) == 1 else np.concatenate(found)
 
 
-def _check_bounds(key: slice, what: str) -> None:
-    for bound in (key.start, key.stop, key.step):
-        if bound is None:
-            continue
-        if isinstance(bound, bool | np.bool_) or not hasattr(bound, "__index__"):
-            raise InvalidIndexError(f"a slice of {what}s from {_said(bound)}: its bounds must be integers")
-        try:
-            operator.index(bound)
-        except TypeError:
-            raise InvalidIndexError(
-                f"a slice of {what}s from {_said(bound)}: its bounds must be integers"
-            ) from None
-    if key.step is not None and operator.index(key.step) == 0:
-        raise InvalidIndexError("the step of a slice cannot be zero")
-
-
 def _wrapped(index: int, count: int, what: str = "row") -> int:
     if not -count <= index < count:
         raise IndexError(f"{what} {index} of {count}")
@@ -362,8 +310,3 @@ def _all_wrapped(indices: NDArray[Any], count: int, what: str = "row") -> NDArra
         raise IndexError(f"{what} {low if low < -count else high} of {count}")
     found = indices.astype(np.int64, copy=False)
     return np.where(found < 0, found + count, found)
-
-
-def _said(value: Any) -> str:
-    """What was given, in few words."""
-    return f"{value!r:.40} ({type(value).__name__})"

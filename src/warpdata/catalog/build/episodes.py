@@ -60,8 +60,7 @@ from warpdata.episodes.collection.episodes import Episodes
 from warpdata.episodes.collection.facts import facts_of
 from warpdata.episodes.collection.jobs import Called, Here, Runner, code_name
 from warpdata.episodes.collection.local import LocalDataset, ShardFolderSource
-from warpdata.episodes.forms.chunks import write_chunks
-from warpdata.episodes.forms.shard import pack_episode
+from warpdata.episodes.forms.shard import pack_episode, write_chunks
 from warpdata.episodes.record.recorder import Recorder
 from warpdata.episodes.sources.shard_episode import episode_of_shard
 from warpdata.errors import (

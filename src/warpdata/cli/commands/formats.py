@@ -231,7 +231,7 @@ def run_join(
 ) -> Output:
     """Join chunks into one file; every chunk is checked against its SHA-256."""
     from warpdata.bytekit.io.commit import check_free
-    from warpdata.episodes.forms.chunks import join_chunks
+    from warpdata.episodes.forms.shard import join_chunks
     from warpdata.episodes.sources.shard_episode import chunks_of
     from warpdata.formats.wshard.chunks import validate_chunk_continuity
 

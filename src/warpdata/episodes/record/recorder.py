@@ -49,7 +49,7 @@ from warpdata.formats.episodedir.frame_index import write_empty_index
 from warpdata.formats.episodedir.images import FrameShape, VideoOptions, choose_codec, suffix_for
 from warpdata.formats.journal.layout import WORK_SUFFIX
 from warpdata.formats.journal.reader import work_folder
-from warpdata.formats.wshard.writer import CompressionChoice, check_choice, check_compat
+from warpdata.formats.wshard.save import CompressionChoice, check_choice, check_compat
 from warpdata.timeline.meta import Role
 from warpdata.timeline.source import OUTCOMES, STEPS, Outcome, StepClock
 from warpdata.timeline.times import as_int

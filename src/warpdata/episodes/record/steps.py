@@ -46,14 +46,12 @@ from warpdata.formats.journal.layout import (
 from warpdata.formats.journal.mapped_file import PAGE_BYTES
 from warpdata.formats.journal.reader import JournalReader, is_live
 from warpdata.formats.journal.writer import JournalWriter, StepRecord
-from warpdata.formats.wshard.channel import Channel
-from warpdata.formats.wshard.episode import LATENT, LATENT_CODEBOOK, WShardEpisode
+from warpdata.formats.wshard.episode import LATENT, LATENT_CODEBOOK, Channel, WShardEpisode
 from warpdata.formats.wshard.layout import LANE_PREFIX
 from warpdata.formats.wshard.residual import SIGN_BITS, is_sign_bits, pack_residual
 from warpdata.formats.wshard.rows import decode_value, encode_value, text_spec
-from warpdata.formats.wshard.save import plan_shard, save_wshard
+from warpdata.formats.wshard.save import Compression, check_compat, plan_shard, save_wshard
 from warpdata.formats.wshard.schema import ENCODINGS, MAX_RANK, TensorSpec, Timebase, check_channel_id
-from warpdata.formats.wshard.writer import Compression, check_compat
 
 if TYPE_CHECKING:
     from typing import Self

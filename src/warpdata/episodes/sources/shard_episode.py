@@ -17,14 +17,13 @@ from warpdata.bytekit.checksum import join_crc32c
 from warpdata.bytekit.lazy import cached_property
 from warpdata.bytekit.process.forks import Reopens
 from warpdata.errors import CorruptLayoutError
-from warpdata.formats.wshard.channel import Channel
 from warpdata.formats.wshard.chunks import (
     ChunkedEpisodeReader,
     ChunkList,
     read_chunk_list,
     validate_chunk_continuity,
 )
-from warpdata.formats.wshard.episode import WShardEpisode, load_wshard
+from warpdata.formats.wshard.episode import Channel, WShardEpisode, load_wshard
 from warpdata.formats.wshard.layout import DONE, REWARD, ROLE_CHUNK_LIST, TRUNCATED
 from warpdata.formats.wshard.reader import ShardReader
 from warpdata.formats.wshard.residual import is_sign_bits

@@ -2,12 +2,10 @@
 
 from warpdata.bytekit.lazy import lazy_names
 from warpdata.formats.wshard.reader import ShardReader as ShardReader
-from warpdata.formats.wshard.writer import ShardWriter as ShardWriter
 
 _HOMES = {
-    "channel": "Channel",
+    "episode": "Channel WShardEpisode",
     "chunks": "ChunkList ChunkedEpisodeReader ChunkedEpisodeWriter validate_chunk_continuity",
-    "episode": "WShardEpisode",
     "layout": "compute_crc32 name_hash",
     "residual": (
         "compute_error_residual dequantize_delta error_residual pack_bool_mask pack_multidim_residual_bitmask "
@@ -15,9 +13,8 @@ _HOMES = {
         "unpack_bool_mask unpack_multidim_residual_bitmask unpack_multidim_residual_bits unpack_residual "
         "unpack_residual_bits"
     ),
-    "save": "save_wshard",
+    "save": "Compression ShardWriter save_wshard",
     "schema": "Timebase",
-    "writer": "Compression",
 }
 
 __getattr__, __dir__ = lazy_names(

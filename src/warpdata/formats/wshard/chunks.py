@@ -40,14 +40,12 @@ from warpdata.errors import (
     require_kind,
 )
 from warpdata.formats.wshard import layout
-from warpdata.formats.wshard.channel import Channel
-from warpdata.formats.wshard.episode import WShardEpisode, load_wshard
+from warpdata.formats.wshard.episode import Channel, WShardEpisode, load_wshard
 from warpdata.formats.wshard.reader import ShardReader, Source, Verify
 from warpdata.formats.wshard.residual import is_sign_bits, pack_residual, unpack_residual
 from warpdata.formats.wshard.rows import ChannelRows, FunctionRows, JoinedRows, slice_rows
-from warpdata.formats.wshard.save import save_wshard
+from warpdata.formats.wshard.save import CompressionChoice, ShardWriter, check_compat, save_wshard
 from warpdata.formats.wshard.schema import count_of, tensor_spec, text_at
-from warpdata.formats.wshard.writer import CompressionChoice, ShardWriter, check_compat
 
 MAX_CHUNKS = 1_000_000
 

@@ -285,12 +285,13 @@ def parse_table(header: Header, head: memoryview, size: int, *, allow_overlap: b
             raise CorruptLayoutError("the hash of the name is wrong", block=name)
         if name in blocks:
             raise CorruptLayoutError("two blocks have this name", block=name)
-        storage = "none", False
+        codec, is_seekable = "none", False
         if flags or disk_size != raw_size or raw_size > MAX_BLOCK_BYTES:
-            storage = _storage(name, flags, disk_size, raw_size, header.compression_default)
-        is_ordered = is_ordered and offset >= end
+            codec, is_seekable = _storage(name, flags, disk_size, raw_size, header.compression_default)
+        if offset < end:
+            is_ordered = False
         end = offset + disk_size
-        blocks[name] = _new_block((name, *storage, offset, disk_size, raw_size, checksum, kind))
+        blocks[name] = _new_block((name, codec, is_seekable, offset, disk_size, raw_size, checksum, kind))
     if not allow_overlap and not (is_ordered and end <= size):
         _check_ranges(blocks.values(), header.data_section_offset, size)
     return BlockTable(header, blocks, is_checksummed)

@@ -144,17 +144,27 @@ class ShardReader(Reopens):
 
     def view(self, name: str) -> memoryview:
         """Like `read`, without a copy where the block is stored raw: a read-only view of the file."""
+        block = self.block(name)
         kept: memoryview | None = BLOCK_CACHE.get(self._owner, name) if self._owner else None
-        return self._retry(self._view, self.block(name)) if kept is None else kept
+        if kept is not None:
+            return kept
+        try:
+            return self._view(block)
+        except FormatError as error:
+            return self._read_again(error, self._view, block)
 
     def _retry(self, call: Callable[..., T], block: Block, *args: Any) -> T:
-        """Return `call(block, *args)`; a damaged block is read once more without cached copies of it."""
+        """Return `call(block, *args)`; a damaged block is read once more."""
         try:
             return call(block, *args)
         except FormatError as error:
-            low, high = block.data_offset, block.data_offset + block.disk_size
-            if not drop_cached(self.range_reader, low, high):
-                raise add_path(error, self.path, block.name) from None
+            return self._read_again(error, call, block, *args)
+
+    def _read_again(self, error: FormatError, call: Callable[..., T], block: Block, *args: Any) -> T:
+        """Return `call(block, *args)` without cached copies of the block; where there are none, raise the error."""
+        low, high = block.data_offset, block.data_offset + block.disk_size
+        if not drop_cached(self.range_reader, low, high):
+            raise add_path(error, self.path, block.name) from None
         self._head = self._head[:low]
         self._seek_tables.pop(block.name, None)
         try:

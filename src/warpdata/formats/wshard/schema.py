@@ -25,6 +25,8 @@ _MIN_HZ = 1e-9
 """Slower than a tick in thirty years, the time between two ticks is no number of nanoseconds."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _MAX_COUNT = 1 << 48
+_SHARED_BYTES, _SHARED_NAMES = 128 << 10, 4096
+"""The files of one recorder have the same texts and names, which are parsed once unless they are longer than this."""
 CHANNEL_KEYS = frozenset({"id", "dtype", "shape", "signal_block", "clock", "content_type_code", "ends"})
 """Keys of the format in the metadata of a channel; all others are the user's."""
 _CHUNK_KEYS = frozenset({"chunk_index", "total_chunks", "timestep_range"})
@@ -144,7 +146,8 @@ def read_schema(shard: ShardReader) -> EpisodeSchema:
     block, stored = layout.META_WSHARD, shard.table.blocks
     try:
         wshard = bytes(shard.view(block)) if block in stored else b"{}"
-        stated = _call_cached(_read_stated, wshard)
+        is_long = len(wshard) > _SHARED_BYTES
+        stated = _read_stated.__wrapped__(wshard) if is_long else _read_stated(wshard)
         block = layout.META_EPISODE
         episode = parse_json_object(_required(shard, block))
         length = _length(episode, shard)
@@ -154,7 +157,9 @@ def read_schema(shard: ShardReader) -> EpisodeSchema:
         metadata = _object(episode.get("metadata"))
         about: dict[str, Any] = {key: episode[key] for key in episode if key not in EPISODE_KEYS}
         block = layout.META_CHANNELS
-        listed = _call_cached(_read_listed, bytes(_required(shard, block)), wshard, tuple(stored))
+        text, names = bytes(_required(shard, block)), tuple(stored)
+        is_long = is_long or len(text) > _SHARED_BYTES or len(names) > _SHARED_NAMES
+        listed = (_read_listed.__wrapped__ if is_long else _read_listed)(text, wshard, names)
         block = layout.META_MODELS
         models = _list(parse_json_object(shard.view(block)).get("models", [])) if block in stored else []
     except FormatError as error:
@@ -191,14 +196,6 @@ def _read_stated(text: bytes) -> _Stated:
             place = name if fits_own_block(name, tensor.dtype) else layout.EXACT[name]
             exact[name] = BlockSpec(place, tensor, _object(entry.get("about")))
     return _Stated(meta.get("timebase"), lanes, exact, frozenset(map(str, _list(meta.get("absent", [])))))
-
-
-_SHARED_BYTES = 256 << 10
-
-
-def _call_cached(read: Any, *args: Sequence[Any]) -> Any:
-    """Call a cached reader: the files of one recorder have the same texts and names. Long ones are not kept."""
-    return (read if sum(map(len, args)) <= _SHARED_BYTES else read.__wrapped__)(*args)
 
 
 _Listed = tuple[tuple[BlockSpec, ...], dict[str, BlockSpec | None], tuple[str, ...]]

@@ -28,9 +28,8 @@ from warpdata.errors import (
     require_word,
 )
 from warpdata.formats.wshard import layout
-from warpdata.formats.wshard.channel import Channel
 from warpdata.formats.wshard.chunks import check_chunk_hash, read_chunk_list, validate_chunk_continuity
-from warpdata.formats.wshard.episode import WShardEpisode, load_wshard
+from warpdata.formats.wshard.episode import Channel, WShardEpisode, load_wshard
 from warpdata.formats.wshard.layout import Block, BlockTable, name_hash, parse_table, unpack_header
 from warpdata.formats.wshard.reader import ShardReader
 from warpdata.formats.wshard.rows import FunctionRows
