@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from warpdata.bytekit.io.commit import map_os_errors, write_file
-from warpdata.bytekit.jsontext import dump_json, parse_json_object
+from warpdata.bytekit.jsontext import dump_json
 from warpdata.bytekit.process.forks import Reopens
 from warpdata.episodes.collection.edits import EditedSource, Edits, Effect, EpisodeEntry
 from warpdata.episodes.collection.episodes import Episodes, EpisodesSource
 from warpdata.errors import ConflictError, CorruptLayoutError, nearest
-from warpdata.formats.episodedir.documents import read_document
+from warpdata.formats.episodedir.documents import parse_document, read_document
 from warpdata.timeline.episode import Episode
 
 DRAFT_FILE = "draft.json"
@@ -23,11 +23,12 @@ DRAFT_FILE = "draft.json"
 
 def draft_source(folder: str | os.PathLike[str]) -> str | None:
     """The version that a folder is a draft of, as `workspace/name@version`; None if it is not a draft yet."""
-    path, data = read_document(Path(folder), DRAFT_FILE)
-    if data is None:
+    draft = read_document(Path(folder), DRAFT_FILE, parse_document)
+    if draft is None:
         return None
-    stated = parse_json_object(data).get("of")
+    stated = draft.get("of")
     if not isinstance(stated, str):
+        path = Path(folder, DRAFT_FILE)
         raise CorruptLayoutError("the file does not name the source of the draft", path=path)
     return stated
 

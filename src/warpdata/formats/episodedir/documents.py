@@ -14,14 +14,14 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.io.append_file import AppendFile
 from warpdata.bytekit.io.files import FileRangeReader
-from warpdata.bytekit.io.ranges import FolderReader, RangeReader, drop_cached
+from warpdata.bytekit.io.ranges import FolderReader, RangeReader, retry_damaged
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
 from warpdata.bytekit.process import locks
 from warpdata.errors import (
@@ -31,10 +31,12 @@ from warpdata.errors import (
     CorruptLayoutError,
     FormatError,
     TruncatedError,
+    add_path,
 )
 from warpdata.formats.episodedir import layout
 
 Folder = Path | FolderReader
+T = TypeVar("T")
 
 BYTES_TAG = "__bytes_base64__"
 CHECKSUM_KEY = "checksum"
@@ -159,24 +161,32 @@ def read_bytes(
 ) -> bytes:
     """All bytes of a small file."""
     reader = FileRangeReader(source) if isinstance(source, str | os.PathLike) else source
-    try:
-        if reader.size > max_bytes:
-            raise CorruptLayoutError(f"a file of this kind has at most {max_bytes} bytes", path=reader.name)
-        return bytes(reader.read(0, reader.size))
-    finally:
-        reader.close()
+    with contextlib.closing(reader):
+        return _all_bytes(reader, max_bytes)
 
 
-def read_document(folder: Folder, name: str) -> tuple[str, bytes | None]:
-    """Path of a document of an episode for messages, and its bytes; None without the document."""
-    path = str(folder / name) if isinstance(folder, Path) else f"{folder.name}/{name}"
+def _all_bytes(reader: RangeReader, max_bytes: int) -> bytes:
+    if reader.size > max_bytes:
+        raise CorruptLayoutError(f"a file of this kind has at most {max_bytes} bytes", path=reader.name)
+    return bytes(reader.read(0, reader.size))
+
+
+def read_document(folder: Folder, name: str, parse: Callable[[bytes, str], T]) -> T | None:
+    """What `parse` makes of the bytes and the path of a document; None without the document.
+
+    If it is damaged, its cached copy is dropped and it is read once more.
+    """
     try:
-        return path, read_bytes(folder / name if isinstance(folder, Path) else folder.open(name))
+        reader = FileRangeReader(folder / name) if isinstance(folder, Path) else folder.open(name)
     except BlobNotFoundError:
-        return path, None
+        return None
+    path = str(folder / name) if isinstance(folder, Path) else f"{folder.name}/{name}"
+    with contextlib.closing(reader):
+        return retry_damaged(reader, lambda: parse(_all_bytes(reader, layout.MAX_JSON_BYTES), path))
 
 
-def _parse(data: bytes, path: str) -> dict[str, Any]:
+def parse_document(data: bytes, path: str) -> dict[str, Any]:
+    """A JSON object; errors name its file."""
     try:
         return parse_json_object(data)
     except FormatError as error:
@@ -256,19 +266,19 @@ def static_bytes(items: Mapping[str, Any]) -> bytes:
 def read_static(folder: Folder, expected: FileSum | None = None) -> dict[str, Any]:
     """The static items of an episode; empty where there is no static.json and none is expected."""
 
-    def read() -> dict[str, Any]:
-        path, data = read_document(folder, layout.STATIC_FILE)
+    def parse(data: bytes, path: str) -> dict[str, Any]:
         if expected is not None:
-            if data is None:
-                raise CorruptLayoutError("static.json is missing", path=path)
             expected.check(data, path)
-        items = {} if data is None else _parse(data, path)
         try:
-            return {name: restored_static(value) for name, value in items.items()}
+            return {name: restored_static(value) for name, value in parse_document(data, path).items()}
         except CorruptLayoutError as error:
-            raise CorruptLayoutError(error.message, path=path) from None
+            raise add_path(error, path) from None
 
-    return _retry_damaged(folder, layout.STATIC_FILE, read)
+    items = read_document(folder, layout.STATIC_FILE, parse)
+    if items is None and expected is not None:
+        place = folder if isinstance(folder, Path) else folder.name
+        raise CorruptLayoutError("static.json is missing", path=f"{place}/{layout.STATIC_FILE}")
+    return items or {}
 
 
 # meta.json and dataset.json
@@ -296,37 +306,20 @@ def _object(texts: Mapping[str, str], separator: str = ",") -> str:
 def read_meta(folder: Folder) -> dict[str, Any]:
     """The system metadata of an episode, checked; empty where there is no meta.json."""
 
-    def read() -> dict[str, Any]:
-        path, data = read_document(folder, layout.META_FILE)
-        if data is None:
-            return {}
-        meta = _parse(data, path)
+    def parse(data: bytes, path: str) -> dict[str, Any]:
+        meta = parse_document(data, path)
         stated, writer = meta.pop(CHECKSUM_KEY, None), meta.get("writer")
         is_ours = isinstance(writer, dict) and str(writer.get("name")).startswith("warpdata.")
         if (stated is not None or is_ours) and stated != f"{crc32c(_SORTED.encode(meta).encode()):08x}":
             raise ChecksumError("meta.json was changed after it was written", path=path)
         return meta
 
-    return _retry_damaged(folder, layout.META_FILE, read)
-
-
-def _retry_damaged(folder: Folder, name: str, call: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Return `call()`; if it finds a file damaged, its cached copy is dropped and it is read once more."""
-    try:
-        return call()
-    except FormatError:
-        if isinstance(folder, Path):
-            raise
-        reader = folder.open(name)
-        if not drop_cached(reader, 0, reader.size):
-            raise
-    return call()
+    return read_document(folder, layout.META_FILE, parse) or {}
 
 
 def read_set_metadata(folder: Folder) -> dict[str, Any]:
     """What dataset.json keeps of the source of a set as a whole; empty without the file."""
-    path, data = read_document(folder, layout.DATASET_FILE)
-    metadata = {} if data is None else _parse(data, path).get("metadata", {})
+    metadata = (read_document(folder, layout.DATASET_FILE, parse_document) or {}).get("metadata")
     return metadata if isinstance(metadata, dict) else {}
 
 
@@ -341,14 +334,15 @@ def pack_line(edit: Mapping[str, Any]) -> bytes:
 
 def read_log(root: Folder) -> tuple[list[dict[str, Any]], bool]:
     """All edits in order, and whether the log belongs to another program (then it is left alone)."""
-    path, data = read_document(root, layout.EDITS_FILE)
-    if data is None:
-        return [], False
+    return read_document(root, layout.EDITS_FILE, _parse_log) or ([], False)
+
+
+def _parse_log(data: bytes, path: str) -> tuple[list[dict[str, Any]], bool]:
     whole, _, torn = data.rpartition(b"\n")
     lines = whole.split(b"\n") if whole else []
     if lines and _is_foreign([*lines, torn]):
         return [], True
-    edits = []
+    edits: list[dict[str, Any]] = []
     for number, line in enumerate(lines, 1):
         try:
             edit = parse_json_object(line)
@@ -371,7 +365,7 @@ def append_edit(root: Path, edit: Mapping[str, Any]) -> None:
     path = root / layout.EDITS_FILE
     with locks.hold_lock(path, timeout_s=_LOCK_TIMEOUT_S):
         # The lock belongs to the open file, not to its name: reading it here does not release the lock.
-        data = read_document(root, layout.EDITS_FILE)[1] or b""
+        data = read_document(root, layout.EDITS_FILE, lambda data, _: data) or b""
         lines = data.count(b"\n")
         if edit["seq"] != lines + 1:
             raise ConflictError(f"the log has {lines} edits by now", path=path)

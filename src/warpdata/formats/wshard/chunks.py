@@ -388,9 +388,9 @@ class ChunkedEpisodeWriter(NoPickle):
             there = {fold_name(name): name for name in os.listdir(self.folder)}
             for name in (list_name(episode_id), chunk_name(episode_id, 0)):
                 check_case_clash(name, there, self.folder)
-            writable_path(self.manifest_path)
             older = chunks_in(self.folder, episode_id)
             for path in (self.manifest_path, *older.values()):
+                writable_path(path)
                 check_free(path, overwrite=overwrite)
             self._first_number = max(older, default=-1) + 1
 
@@ -474,7 +474,8 @@ class ChunkedEpisodeWriter(NoPickle):
         named = {entry.uri for entry in entries}
         for path in chunks_in(self.folder, self.episode_id).values():
             if path.name not in named and _is_chunk_of(path, self.episode_id):
-                path.unlink()  # of an older list
+                os.unlink(writable_path(path))  # of an older list
+                path.unlink(missing_ok=True)
         return self.manifest
 
     def discard(self) -> None:
