@@ -315,20 +315,15 @@ class LocalDataset(Episodes):
 
     def __init__(
         self,
-        root: str | os.PathLike[str] | FolderReader,
+        root: str | os.PathLike[str] | FolderReader | LocalSource,
         *,
         edited: bool = True,
         cache_bytes: int = DEFAULT_CACHE_BYTES,
     ) -> None:
-        self._local = LocalSource(root, edited=edited, cache_bytes=cache_bytes)
-        super().__init__(self._local)
-
-    @classmethod
-    def _of_source(cls, source: LocalSource) -> LocalDataset:
-        made = cls.__new__(cls)
-        made._local = source
-        Episodes.__init__(made, source)
-        return made
+        if not isinstance(root, LocalSource):
+            root = LocalSource(root, edited=edited, cache_bytes=cache_bytes)
+        self._local = root
+        super().__init__(root)
 
     def refresh(self) -> None:
         """Look again at what is there."""
@@ -379,7 +374,7 @@ class LocalDataset(Episodes):
         return open_live(self.folder, episode, timeout_s=timeout_s)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (LocalDataset._of_source, (self._local,))
+        return (LocalDataset, (self._local,))
 
     def __repr__(self) -> str:
         unfinished = len(self._local.unfinished_numbers)

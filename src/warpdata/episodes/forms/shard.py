@@ -10,14 +10,13 @@ import contextlib
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.arrays import dtype_named, dtype_of
+from warpdata.bytekit.arrays import dtype_of
 from warpdata.bytekit.io.commit import check_free
 from warpdata.bytekit.jsontext import dump_json
 from warpdata.episodes.collection.edits import EditedSource, shown
@@ -36,9 +35,9 @@ from warpdata.formats.wshard.chunks import ChunkedEpisodeWriter, ChunkList, chun
 from warpdata.formats.wshard.episode import Channel, WShardEpisode
 from warpdata.formats.wshard.layout import EXACT
 from warpdata.formats.wshard.reader import ShardReader
-from warpdata.formats.wshard.rows import ArrayRows
+from warpdata.formats.wshard.rows import ArrayRows, FunctionRows
 from warpdata.formats.wshard.save import CompressionChoice, check_compat, save_wshard
-from warpdata.formats.wshard.schema import TensorSpec, Timebase, check_channel_id, fits_own_block
+from warpdata.formats.wshard.schema import TensorSpec, Timebase, check_channel_id, fits_own_block, tensor_spec
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.meta import RowType
 from warpdata.timeline.ragged import join_rows
@@ -66,7 +65,7 @@ _LANES = {
     "residual": ("residuals", "residual/"),
 }
 """Role -> field of the tensors, prefix of its blocks."""
-_I64 = TensorSpec(dtype_named("i64"), ())
+_I64 = tensor_spec("i64")
 _RAGGED_BLOCKS = {"block": "rows", "offsets": "offsets", "times": "clock"}
 """Parts of a signal whose values vary in length, and the folder of their blocks."""
 
@@ -262,15 +261,13 @@ def channel_of(name: str, signal: StepSignal | Signal) -> Channel:
     return Channel.over(name, _rows(signal), clock=clock, about=stated)
 
 
-def _rows(signal: StepSignal | Signal, first: int = 0) -> _FunctionRows:
+def _rows(signal: StepSignal | Signal, first: int = 0) -> FunctionRows:
     """The rows of a signal from number `first` on, read on demand."""
     spec = TensorSpec(dtype_of(signal.meta.dtype), signal.meta.shape)
-    return _FunctionRows(
-        spec, len(signal) - first, lambda start, end: signal.rows(first + start, first + end)
-    )
+    return FunctionRows(spec, len(signal) - first, lambda start, end: signal.rows(first + start, first + end))
 
 
-def _flat_rows(signal: Signal, kind: RowType, offsets: NDArray[np.int64]) -> _FunctionRows:
+def _flat_rows(signal: Signal, kind: RowType, offsets: NDArray[np.int64]) -> FunctionRows:
     """The rows of all values of a ragged signal end to end, read on demand."""
 
     def read(start: int, end: int) -> NDArray[Any]:
@@ -279,14 +276,7 @@ def _flat_rows(signal: Signal, kind: RowType, offsets: NDArray[np.int64]) -> _Fu
         rows, _ = join_rows(signal.rows(first, last), kind)
         return rows[start - offsets[first] : end - offsets[first]]
 
-    return _FunctionRows(TensorSpec(dtype_of(kind.dtype), kind.shape), int(offsets[-1]), read)
-
-
-@dataclass(frozen=True, slots=True)
-class _FunctionRows:
-    spec: TensorSpec
-    length: int
-    rows: Callable[[int, int], NDArray[Any]]
+    return FunctionRows(TensorSpec(dtype_of(kind.dtype), kind.shape), int(offsets[-1]), read)
 
 
 def tensors_of(episode: Episode) -> WShardEpisode:

@@ -63,11 +63,10 @@ class EncodedCamera:
         One pass over the bytes. A frame that has not the checksum of its index is an error.
         """
         index, at, digest = self.index, 0, RunningXxh3128()
-        assert index.offset is not None
-        assert index.size is not None
-        starts, stops = index.offset.tolist(), (index.offset + index.size).tolist()
-        order = np.argsort(index.offset, kind="stable")
-        cuts = np.flatnonzero(np.diff(index.offset[order] // _COPY_BYTES)) + 1
+        _, offset, size = index.places
+        starts, stops = offset.tolist(), (offset + size).tolist()
+        order = np.argsort(offset, kind="stable")
+        cuts = np.flatnonzero(np.diff(offset[order] // _COPY_BYTES)) + 1
         sums = np.empty(len(order), np.uint32)
         with map_os_errors(path), open(path, "xb", buffering=0) as out:
             for numbers in np.split(order, cuts):
@@ -83,7 +82,7 @@ class EncodedCamera:
         self.video.close()
         if index.crc32c is not None and (sums != index.crc32c).any():
             raise CorruptLayoutError(_CHANGED, path=self.video.name)
-        return replace(index, crc32c=sums), int(index.size.sum()), digest.digest().hex()
+        return replace(index, crc32c=sums), int(size.sum()), digest.digest().hex()
 
 
 class EncodedFrame(NamedTuple):
@@ -262,28 +261,26 @@ def encoded_run(signal: Signal) -> EncodedRun | None:
 
 def _video_frames(part: EncodedPart, index: FrameIndex) -> _PartFrames:
     assert isinstance(part.video, VideoSignal)
-    assert index.offset is not None
-    assert index.size is not None
-    assert index.keyframe is not None
+    keyframe, offset, size = index.places
     numbers = part.video.frame_numbers(np.arange(part.frames.start, part.frames.stop))
-    low, high = group_bounds(index.keyframe, int(numbers[0]), int(numbers[-1]) + 1)
-    order = np.argsort(index.offset[low:high], kind="stable")
-    first, last = index.offset[low:high][order[[0, -1]]]
-    if int(((index.offset >= first) & (index.offset <= last)).sum()) != len(order):
+    low, high = group_bounds(keyframe, int(numbers[0]), int(numbers[-1]) + 1)
+    order = low + np.argsort(offset[low:high], kind="stable")
+    first, last = offset[order[[0, -1]]]
+    if int(((offset >= first) & (offset <= last)).sum()) != len(order):
         # Packets of other groups are between them: the whole video is copied.
-        low, high = 0, len(index.offset)
-        order = np.argsort(index.offset, kind="stable")
+        low, high = 0, len(offset)
+        order = np.argsort(offset, kind="stable")
     shown = np.zeros(high - low, np.bool_)
     shown[numbers - low] = True
     return _PartFrames(
         part,
         index.ts_ns[low:high] + part.shift_ns,
         shown,
-        index.keyframe[low:high][order],
-        order,
-        index.offset[low:high][order],
-        index.size[low:high][order],
-        None if index.crc32c is None else index.crc32c[low:high][order],
+        keyframe[order],
+        order - low,
+        offset[order],
+        size[order],
+        None if index.crc32c is None else index.crc32c[order],
     )
 
 

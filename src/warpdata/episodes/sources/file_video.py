@@ -105,10 +105,8 @@ class FileVideo(VideoSignal):
                 f"{self.name!r} needs frames {first} to {stop} of a video that has {len(self.source)}",
                 path=self.path,
             )
-        assert frames.keyframe is not None
-        assert frames.offset is not None
-        assert frames.size is not None
-        low, high = group_bounds(frames.keyframe, first, stop) if len(times) else (first, first)
+        keyframe, offset, size = frames.places
+        low, high = group_bounds(keyframe, first, stop) if len(times) else (first, first)
         stamps, shown = times, None
         if (low, high) != (first, stop):  # whole groups of pictures are decoded; the other frames are hidden
             before = times[0] - np.arange(first - low, 0, -1)
@@ -119,9 +117,9 @@ class FileVideo(VideoSignal):
             frames,
             description=replace(frames.description, role=self._role, clock=self._clock_name),
             ts_ns=stamps,
-            keyframe=frames.keyframe[low:high],
-            offset=frames.offset[low:high],
-            size=frames.size[low:high],
+            keyframe=keyframe[low:high],
+            offset=offset[low:high],
+            size=size[low:high],
             fps=self._fps,
             shown=shown,
         )

@@ -25,7 +25,7 @@ from warpdata.formats.wshard.chunks import ChunkList, validate_chunk_continuity
 from warpdata.formats.wshard.layout import META_EPISODE, TIMESTAMPS_NS
 from warpdata.formats.wshard.reader import ShardReader
 from warpdata.formats.wshard.rows import BlockRows
-from warpdata.formats.wshard.schema import TensorSpec
+from warpdata.formats.wshard.schema import TensorSpec, tensor_spec
 from warpdata.timeline.memory import JoinedSignal
 from warpdata.timeline.signal import Signal
 from warpdata.timeline.source import LazySignals, StatedSource, StepClock
@@ -33,7 +33,7 @@ from warpdata.timeline.source import LazySignals, StatedSource, StepClock
 VERSION = 2
 VIDEO_PREFIX = "video/"
 _PLACES = ("video", "frames", "table", "block", "more", "offsets", "times")
-_I64 = TensorSpec(dtype_named("i64"), ())
+_I64 = tensor_spec("i64")
 
 
 def is_packed(shard: ShardReader) -> bool:

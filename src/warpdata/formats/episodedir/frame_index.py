@@ -60,6 +60,14 @@ class FrameIndex:
     """Which frames of the video belong to the camera; None for all. The others are there to decode them."""
 
     @property
+    def places(self) -> tuple[NDArray[np.bool_], NDArray[np.int64], NDArray[np.int64]]:
+        """Keyframe flag, offset and size of every frame, where they are known: see `locate_frames`."""
+        assert self.keyframe is not None
+        assert self.offset is not None
+        assert self.size is not None
+        return self.keyframe, self.offset, self.size
+
+    @property
     def shown_ts_ns(self) -> NDArray[np.int64]:
         """The times of the frames that belong to the camera."""
         return self.ts_ns if self.shown is None else self.ts_ns[self.shown]
@@ -259,11 +267,9 @@ class PacketPlan:
 
 def plan_of(index: FrameIndex) -> PacketPlan:
     """The plan of a video with a complete index; frames are decoded in the order of the file."""
-    assert index.offset is not None
-    assert index.size is not None
-    assert index.keyframe is not None
-    frame = np.argsort(index.offset, kind="stable")
-    count, keyframe = len(frame), index.keyframe[frame]
+    keyframe, offset, size = index.places
+    frame = np.argsort(offset, kind="stable")
+    count, keyframe = len(frame), keyframe[frame]
     packet = np.empty(count, np.int64)
     packet[frame] = np.arange(count)
     before = np.maximum.accumulate(np.where(keyframe, np.arange(count), 0))
@@ -271,7 +277,7 @@ def plan_of(index: FrameIndex) -> PacketPlan:
     late = frame[before] > frame
     before = np.where(late, before[np.maximum(before - 1, 0)], before)
     sums = None if index.crc32c is None else index.crc32c[frame]
-    return PacketPlan(index.offset[frame], index.size[frame], frame, packet, before[packet], sums)
+    return PacketPlan(offset[frame], size[frame], frame, packet, before[packet], sums)
 
 
 def list_frames(reader: RangeReader) -> tuple[FrameIndex, Fraction]:
@@ -312,9 +318,8 @@ def locate_frames(index: FrameIndex, reader: RangeReader) -> FrameIndex:
 
 def sum_frames(index: FrameIndex, reader: RangeReader) -> FrameIndex:
     """The index with the checksum of every frame, as it goes with a copy of the video."""
-    assert index.offset is not None
-    assert index.size is not None
-    ranges = list(zip(index.offset.tolist(), (index.offset + index.size).tolist(), strict=True))
+    _, offset, size = index.places
+    ranges = list(zip(offset.tolist(), (offset + size).tolist(), strict=True))
     sums: list[int] = []
     for at in range(0, len(ranges), _SUMMED_FRAMES):  # neighbours by one read
         sums += map(crc32c, reader.read_many(ranges[at : at + _SUMMED_FRAMES]))
