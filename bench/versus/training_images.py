@@ -121,13 +121,14 @@ class Speed:
         return cls(max(rates), min(costs))
 
 
-def epoch_speed(make: Callable[[], wd.Windows | wd.Mixture], rounds: int) -> Speed:
-    """Samples of a whole epoch, shuffled; everything is decoded again in every round."""
+def epoch_speed(windows: wd.Windows | wd.Mixture, rounds: int) -> Speed:
+    """Samples of whole epochs of one loader, shuffled, after a first one; everything is decoded again in each."""
+    loader = wd.Loader(windows, BATCH, seed=1, threads=THREADS, rank=0, world=1)
 
     def run() -> int:
-        loader = wd.Loader(make(), BATCH, seed=1, threads=THREADS, rank=0, world=1)
         return sum(batch.size for batch in loader)
 
+    run()
     return Speed.of(run, rounds)
 
 
@@ -163,7 +164,7 @@ def compare(
     results = {}
     for name, size in (("224", SMALL), ("full", None)):
         bare = bare_speed(files, size, sizes.rounds, cameras)
-        ours = epoch_speed(lambda: make(size), sizes.rounds)  # noqa: B023
+        ours = epoch_speed(make(size), sizes.rounds)
         results |= {f"bare {name}": bare.rate, f"ours {name}": ours.rate}
         results[f"CPU of bare / ours, {name}"] = bare.cpu_ms / ours.cpu_ms
     return results
@@ -183,18 +184,16 @@ def mixed(work: Path, sizes: Sizes) -> dict[str, float]:
     robots = {"arm": (7, 3), "hand": (22, 2), "base": (3, 1)}
     for number, (name, (dims, _)) in enumerate(robots.items()):
         films = [{"cam": scenes(sizes.steps, 480, 640, 10 * number + seed)} for seed in range(2)]
-        record(work / name, films * max(1, sizes.episodes // 12), dims)
+        record(work / name, films * max(1, sizes.episodes // 2), dims)
 
     def single(name: str) -> wd.Windows:
         return windows_of(work / name, ["cam"], SMALL)
 
-    alone = {name: epoch_speed(lambda: single(name), sizes.rounds) for name in robots}  # noqa: B023
+    alone = {name: epoch_speed(single(name), sizes.rounds) for name in robots}
     count = len(single("arm"))
-    # As many samples as the sources hold by weight, so that no source is read twice.
+    # Whole passes of every source: three, two and one.
     together = epoch_speed(
-        lambda: wd.Mixture(
-            {name: (single(name), weight) for name, (_, weight) in robots.items()}, length=2 * count
-        ),
+        wd.Mixture({name: (single(name), weight) for name, (_, weight) in robots.items()}, length=6 * count),
         sizes.rounds,
     )
     whole = sum(weight for _, weight in robots.values())

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from warpdata.bytekit.io.commit import write_file
 from warpdata.bytekit.io.files import FileRangeReader
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
+from warpdata.bytekit.lazy import cached_property
 from warpdata.bytekit.process.threads import CORES, MAX_PARALLEL, ReadAhead, ThreadPool
 from warpdata.errors import (
     CorruptLayoutError,
@@ -334,7 +335,7 @@ class Loader(EpochStream):
     ) -> Generator[tuple[Any, Batch], None, None]:
         """Steps and their batches, read ahead by threads and delivered in order."""
         is_far = self.threads > 0 and any(source.is_remote() for source in self._order.sources)
-        fetchers = ThreadPool(MAX_PARALLEL, "warp-bring")
+        workers_pool, fetchers = self._pools
         together = (fetchers, self.threads) if self.threads > 1 else None
 
         def fetch(step: LoaderStep) -> None:
@@ -355,8 +356,9 @@ class Loader(EpochStream):
             max_cost=self._read_ahead_bytes,
             cores=max(1, self.threads),
             first=1,
+            pool=workers_pool,
         )
-        with closing(fetchers), closing(ahead):
+        with closing(ahead):
             before = time.perf_counter()
             while True:
                 began = time.perf_counter()
@@ -370,6 +372,11 @@ class Loader(EpochStream):
                 report.wait_s, report.elapsed_s = report.wait_s + now - began, report.elapsed_s + now - before
                 before = now
                 yield pair
+
+    @cached_property
+    def _pools(self) -> tuple[ThreadPool, ThreadPool]:
+        """Threads that work, and that fetch; kept for all epochs, because new threads take new memory."""
+        return ThreadPool(max(1, self.threads), "warp-work"), ThreadPool(MAX_PARALLEL, "warp-bring")
 
     def _cost(self, samples: int) -> int:
         return samples * max(source.sample_bytes for source in self._order.sources)
@@ -666,7 +673,8 @@ class Loader(EpochStream):
 
     def __getstate__(self) -> dict[str, Any]:
         total = self.total if self.windows_grow else None
-        return {**self.__dict__, "_order": None, "_batches": None, "_total": total}
+        kept = {name: value for name, value in self.__dict__.items() if name != "_pools"}
+        return {**kept, "_order": None, "_batches": None, "_total": total}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

@@ -119,7 +119,9 @@ class ReadAhead(Generic[T, F, R]):
         is_here: Callable[[T], bool] = lambda _: False,
         cores: int = CORES,
         first: int | None = None,
+        pool: ThreadPool | None = None,
     ) -> None:
+        """`pool` works on the tasks and is left open; without it there are threads of this object alone."""
         self._ask, self._work = ask, work
         self._tasks = iter(tasks)
         self._next = next(self._tasks, None)
@@ -132,7 +134,8 @@ class ReadAhead(Generic[T, F, R]):
         self._pending = 0
         self._own = OwnProcess()
         self._fetchers = ThreadPool(max(1, self._depth - 1), "warp-fetch")
-        self._workers = ThreadPool(cores, "warp-work")
+        self._closes = pool is None
+        self._workers = ThreadPool(cores, "warp-work") if pool is None else pool
         if workers > 0:
             self._submit()
 
@@ -158,9 +161,13 @@ class ReadAhead(Generic[T, F, R]):
     def close(self) -> None:
         """Begin nothing more. A stream may be collected in any thread, even one of these: never wait."""
         self._next = None
+        for job in self._jobs:
+            if job.done is not None:
+                job.done.cancel()
         self._jobs.clear()
         self._fetchers.close()
-        self._workers.close()
+        if self._closes:
+            self._workers.close()
 
     def _submit(self) -> None:
         while self._next is not None and (

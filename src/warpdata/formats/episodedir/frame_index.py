@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import threading
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from time import perf_counter
@@ -476,25 +476,52 @@ class FrameReader:
     ) -> float:
         """Decode exactly the groups of frames that hold `wanted`, each once, and show their pictures."""
         numbers, used_s = sorted(wanted), 0.0
+
+        def show(pictures: Iterable[tuple[int, Picture]]) -> None:
+            nonlocal used_s
+            for shown, picture in pictures:
+                decoder.shown = max(decoder.shown, shown)
+                began = perf_counter()
+                for place in wanted.pop(shown, ()):
+                    use(place, picture)
+                used_s += perf_counter() - began
+
         try:
             while numbers:
                 count = self._read_ahead(decoder, numbers)
                 for number in numbers[:count]:
-                    for shown, picture in self._pictures(decoder, number, wanted):
-                        decoder.shown = max(decoder.shown, shown)
-                        places = wanted.pop(shown, ())
-                        began = perf_counter()
-                        for place in places:
-                            use(place, picture)
-                        used_s += perf_counter() - began
                     if number in wanted:
-                        raise CorruptLayoutError(f"frame {number} is missing in the video")
+                        self._decode_until(decoder, number, wanted, show)
                 numbers = numbers[count:]
         except CorruptLayoutError as error:
             raise error if error.path else CorruptLayoutError(error.message, path=self._reader.name) from None
         finally:
             self._ahead = {}
         return used_s
+
+    def _decode_until(
+        self,
+        decoder: _Decoder,
+        number: int,
+        wanted: Container[int],
+        show: Callable[[Iterable[tuple[int, Picture]]], None],
+    ) -> None:
+        """Show the pictures that come out until a frame is not wanted any more, from its keyframe on if need be."""
+        plan, start = self._plan, int(self._plan.start[number])
+        if decoder.at < start or number <= decoder.shown:
+            if decoder.at >= 0:
+                decoder.codec.reset()
+            decoder.at, decoder.shown = start, -1
+        while number in wanted and decoder.at < len(plan):
+            at = decoder.at
+            packet = self._ahead.pop(at, None) or self._read([at])[0]
+            decoder.at += 1
+            show(decoder.codec.feed(int(plan.frame[at]), packet))
+        if number in wanted:
+            decoder.at = decoder.shown = -1
+            show(decoder.codec.drain())
+        if number in wanted:
+            raise CorruptLayoutError(f"frame {number} is missing in the video")
 
     def _read_ahead(self, decoder: _Decoder, numbers: list[int]) -> int:
         """Fetch what decoding the first of these frames takes, at once; returns how many that are."""
@@ -511,30 +538,6 @@ class FrameReader:
             at, shown, size, count = max(at, stop), number, size + more, count + 1
         self._ahead = dict(zip(packets, self._read(packets), strict=True))
         return count
-
-    def _pictures(
-        self, decoder: _Decoder, number: int, wanted: Container[int]
-    ) -> Iterator[tuple[int, Picture]]:
-        """The pictures that come out until a frame is not wanted any more, from its keyframe on if need be."""
-        start = int(self._plan.start[number])
-        if number in wanted and (decoder.at < start or number <= decoder.shown):
-            if decoder.at >= 0:
-                decoder.codec.reset()
-            decoder.at, decoder.shown = start, -1
-        while number in wanted and decoder.at < len(self._plan):
-            stop = max(decoder.at, int(self._plan.packet[number])) + 1
-            for packet in self._packets(decoder.at, min(stop, len(self._plan))):
-                shown = int(self._plan.frame[decoder.at])
-                decoder.at += 1
-                yield from decoder.codec.feed(shown, packet)
-        if number in wanted:
-            decoder.at = decoder.shown = -1
-            yield from decoder.codec.drain()
-
-    def _packets(self, start: int, stop: int) -> Iterator[bytes]:
-        for number in range(start, stop):
-            ahead = self._ahead.pop(number, None)
-            yield self._read([number])[0] if ahead is None else ahead
 
     def _read(self, numbers: list[int]) -> list[bytes]:
         plan = self._plan

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 from zlib import compress
 
@@ -153,13 +153,13 @@ class PictureDecoder:
         self._codec = codec
         _pillow()  # a missing library is an error of opening
 
-    def feed(self, number: int, packet: bytes) -> Iterator[tuple[int, Picture]]:
+    def feed(self, number: int, packet: bytes) -> list[tuple[int, Picture]]:
         """The picture of one packet; it is decoded when it is written."""
-        yield number, EncodedPicture(self, packet)
+        return [(number, EncodedPicture(self, packet))]
 
-    def drain(self) -> Iterator[tuple[int, Picture]]:
+    def drain(self) -> list[tuple[int, Picture]]:
         """Nothing is ever held back."""
-        yield from ()
+        return []
 
     def reset(self) -> None:
         """No picture needs another."""

@@ -10,7 +10,7 @@ import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Protocol
@@ -162,18 +162,19 @@ class VideoDecoder:
             self._context.pix_fmt = stream.pix_fmt
         self._context.thread_count = 1
 
-    def feed(self, number: int, packet: bytes) -> Iterator[tuple[int, VideoPicture]]:
-        """Decode one packet; yields (frame number, picture) of every picture that comes out."""
+    def feed(self, number: int, packet: bytes) -> list[tuple[int, VideoPicture]]:
+        """Decode one packet; (frame number, picture) of every picture that comes out."""
         # Not Packet(packet): that borrows the bytes, and decoders read a little past their end.
         item = self._library.Packet(len(packet))
         item.update(packet)
         item.pts = item.dts = number
-        yield from self._out(item)
+        return self._out(item)
 
-    def drain(self) -> Iterator[tuple[int, VideoPicture]]:
+    def drain(self) -> list[tuple[int, VideoPicture]]:
         """The pictures the decoder still holds back."""
-        yield from self._out(None)
+        pictures = self._out(None)
         self.reset()
+        return pictures
 
     def close(self) -> None:
         """Give back the memory of the decoder now, not when it is collected."""
@@ -183,15 +184,14 @@ class VideoDecoder:
         """Forget everything fed so far."""
         self._context.flush_buffers()
 
-    def _out(self, item: Any) -> Iterator[tuple[int, VideoPicture]]:
+    def _out(self, item: Any) -> list[tuple[int, VideoPicture]]:
         try:
             pictures = self._context.decode(item)
         except self._library.EOFError:
-            return
+            return []
         except self._library.FFmpegError as error:
             raise CorruptLayoutError(f"damaged video ({error})") from None
-        for picture in pictures:
-            yield int(picture.pts), VideoPicture(picture, self._shape)
+        return [(int(picture.pts), VideoPicture(picture, self._shape)) for picture in pictures]
 
 
 class Picture(Protocol):
