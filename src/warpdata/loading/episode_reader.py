@@ -41,6 +41,8 @@ _RECENT_BLOCKS = 16
 """Of a camera, how many blocks are looked through for images that a new one needs."""
 AT_ANCHOR = FieldRows("times", (0,))
 
+Copies = list[tuple[NDArray[Any], NDArray[Any]]]
+"""Targets and sources of copies that are made together: between two of them another thread may take over."""
 Timings = dict[str, float]
 """Seconds of work by kind: `decode` (reading values), `scale`, `copy`."""
 
@@ -130,16 +132,21 @@ class EpisodeReader:
         self.cameras = [CameraReader(readers, arrays) for readers in by_camera.values()]
 
     def read(
-        self, anchors: Int64s, places: Int64s, out: Mapping[str, FieldOut], blocks: Sequence[SampleBlock]
+        self,
+        anchors: Int64s,
+        places: Int64s,
+        out: Mapping[str, FieldOut],
+        blocks: Sequence[SampleBlock],
+        copies: Copies,
     ) -> list[Callable[[], object]]:
-        """Write all fields of some anchors to places of a batch; `blocks` are for cameras.
+        """Write all fields of some anchors to places of a batch, or add to `copies`; `blocks` are for cameras.
 
         Returns what is left to call: cameras that another thread is decoding.
         """
         name = ""
         try:
             for name, reader in self._plain.items():
-                reader.read(anchors, places, out[name])
+                reader.read(anchors, places, out[name], copies)
         except WarpError as error:
             raise self._named_error(error, name, anchors) from None
 
@@ -245,7 +252,7 @@ class StaticReader:
         """Whether the value is final: an absent item or signal may still come."""
         return self._is_present
 
-    def read(self, anchors: Int64s, places: Int64s, out: FieldOut) -> None:  # noqa: ARG002
+    def read(self, anchors: Int64s, places: Int64s, out: FieldOut, copies: Copies) -> None:  # noqa: ARG002
         """Write the value to some places of a batch."""
         if out.values.dtype == np.dtype(object):
             for place in places.tolist():
@@ -257,7 +264,7 @@ class StaticReader:
 
     def read_at(self, ts_ns: Int64s, out: FieldOut) -> None:
         """Write the value at any time."""
-        self.read(ts_ns, np.arange(len(ts_ns)), out)
+        self.read(ts_ns, np.arange(len(ts_ns)), out, [])
 
 
 class RowTable:
@@ -521,8 +528,8 @@ class SignalReader:
         good = self.rows.settled()
         return good if self._reference is None else good & self._reference[1].settled()
 
-    def read(self, anchors: Int64s, places: Int64s, out: FieldOut) -> None:
-        """Write values, mask and ages of some anchors to places of a batch."""
+    def read(self, anchors: Int64s, places: Int64s, out: FieldOut, copies: Copies) -> None:
+        """Write values, mask and ages of some anchors to places of a batch; values in memory are added to `copies`."""
         table = self.rows.table() if self._is_plain else None
         direct = self._mapped_rows() if table is not None else None
         began = perf_counter()
@@ -546,7 +553,7 @@ class SignalReader:
             if check is not None and check(int(chosen.min()), int(chosen.max()) + 1):
                 self._direct, check = MappedRows(rows), None  # all of them are checked now
             if first >= 0:
-                values[place] = rows[first : first + count]
+                copies.append((values[place], rows[first : first + count]))
             else:
                 rows.take(chosen, axis=0, out=values[place], mode="clip")
             out.age_ns[place] = ages[anchor]

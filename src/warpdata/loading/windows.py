@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import operator
 import os
 import warnings
@@ -15,6 +16,7 @@ from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
@@ -34,6 +36,7 @@ from warpdata.loading.alignment import Anchors, Int64s, matching_anchors
 from warpdata.loading.batch import Batch, Sample, register_collate
 from warpdata.loading.episode_reader import (
     DAMAGE,
+    Copies,
     EpisodeReader,
     FieldOut,
     SampleBlock,
@@ -568,14 +571,15 @@ class Windows(RowSource):
         episodes, anchors = self.table.locate(samples)
         times = np.empty(len(samples), np.int64)
         order = np.argsort(episodes, kind="stable")
-        cuts = np.flatnonzero(np.diff(episodes[order])) + 1
-        groups = np.split(order, cuts) if len(order) else []
+        cuts = [0, *(np.flatnonzero(np.diff(episodes[order])) + 1).tolist(), len(order)]
+        groups = [order[low:high] for low, high in itertools.pairwise(cuts) if high]
         # Threads that read batches at the same time begin with different episodes: few wait for a decoder.
         first = int(samples[0]) % len(groups) if groups else 0
         groups = groups[first:] + groups[:first]
 
         def read_groups(some: list[Int64s]) -> None:
             later: list[Callable[[], object]] = []
+            copies: Copies = []
             for places in some:
                 position, here = int(episodes[places[0]]), anchors[places]
                 try:
@@ -584,7 +588,11 @@ class Windows(RowSource):
                     raise named_error(error, f"episode {self.episodes.ids[position]!r}") from None
                 times[places] = reader.times[here]
                 blocks = self._blocks(samples[places], here, position, block_rows) if reader.cameras else []
-                later += reader.read(here, places, out, blocks)
+                later += reader.read(here, places, out, blocks, copies)
+            began = perf_counter()
+            for target, values in copies:
+                target[...] = values
+            timings["copy"] += perf_counter() - began
             for read in later:
                 read()
 
