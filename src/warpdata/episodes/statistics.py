@@ -42,6 +42,7 @@ class ClockStatistics:
         self._sketch = Sketch(1)
         self._longest = self._longest_at = 0
         self._sum = self._squares = 0.0
+        self._json: dict[str, Any] | None = None
 
     @classmethod
     def of(cls, stamps: NDArray[np.int64]) -> ClockStatistics:
@@ -54,6 +55,7 @@ class ClockStatistics:
         """Add the next timestamps."""
         if not len(stamps):
             return
+        self._json = None
         before = stamps[:0] if self.last_ts_ns is None else np.array([self.last_ts_ns], np.int64)
         times = np.concatenate([before, stamps])
         pauses = ns_between(times[1:], times[:-1])
@@ -77,6 +79,11 @@ class ClockStatistics:
 
     def to_json(self) -> dict[str, Any]:
         """Rate per second, jitter as the deviation of the pauses, gaps beyond five usual pauses."""
+        if self._json is None:  # many signals share a clock
+            self._json = self._made_json()
+        return dict(self._json)
+
+    def _made_json(self) -> dict[str, Any]:
         facts = {"count": self.count, "first_ts_ns": self.first_ts_ns, "last_ts_ns": self.last_ts_ns}
         pauses = self.count - 1
         if pauses < 1:

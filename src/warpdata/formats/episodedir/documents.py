@@ -300,7 +300,13 @@ def meta_bytes(meta: Mapping[str, Any]) -> bytes:
 def _object(texts: Mapping[str, str], separator: str = ",") -> str:
     """A JSON object of values that are JSON already."""
     colon = ":" if separator == "," else ": "
-    return "{" + separator.join([dump_json(key).decode() + colon + text for key, text in texts.items()]) + "}"
+    return "{" + separator.join([_key_text(key) + colon + text for key, text in texts.items()]) + "}"
+
+
+@functools.lru_cache(maxsize=4096)
+def _key_text(key: str) -> str:
+    """A key as JSON: those of other episodes are the same."""
+    return dump_json(key).decode()
 
 
 def read_meta(folder: Folder) -> dict[str, Any]:
