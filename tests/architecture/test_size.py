@@ -28,7 +28,7 @@ BUDGETS: dict[str, tuple[int, int, int]] = {
     "bytekit": (3100, 400, 0),
     "catalog": (7400, 720, 5),
     "cli": (3700, 240, 0),
-    "convert": (11200, 1030, 10),
+    "convert": (11200, 1020, 10),
     "corpora": (1900, 220, 5),
     "episodes": (12100, 1220, 10),
     "formats": (12720, 1200, 5),

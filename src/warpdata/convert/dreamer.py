@@ -262,9 +262,7 @@ class ReplayWriter(StepWriter):
             column = rows.columns[name]
             is_end, dtype = column.meta.role == "terminated", column.meta.dtype
             if there in _FLAGS and not is_end:
-                raise SchemaMismatchError(
-                    f"two signals of episode {rows.episode.id!r} would be called {there!r}"
-                )
+                raise SchemaMismatchError(f"two signals of {rows.episode.id!r} would be called {there!r}")
             rows.keep(name)
             if is_end and dtype != np.bool_:
                 rows.notes[name] = replace(rows.notes[name], how="retyped", why=f"{dtype} as bool")

@@ -200,9 +200,7 @@ class StepRows:
         later.sort(key=lambda name: signals[name].meta.role != "observation")
         end_ns = int(signals[later[0]].timestamps[len(self)]) if later else 0
         self.columns = {
-            name: StepColumn(
-                name, signal, self.steps, counts[name] or len(self), counts[name] is not None, end_ns
-            )
+            name: StepColumn(name, signal, self.steps, counts[name] or len(self), bool(counts[name]), end_ns)
             for name, signal in signals.items()
         }
 

@@ -189,11 +189,9 @@ class FolderTarget(Target):
             raise FormatError("two episodes have the same id", path=episodes.source.name)
 
     def _place(self, position: int) -> Path:
-        return (
-            episode_path(self.path, position)
-            if self._is_root
-            else self.path / _file_name(self._ids[position])
-        )
+        if self._is_root:
+            return episode_path(self.path, position)
+        return self.path / _file_name(self._ids[position])
 
     def is_done(self, position: int) -> bool:
         """Whether the episode exists with all its bytes; one that a power failure damaged is removed."""
@@ -266,13 +264,8 @@ class FolderTarget(Target):
     def finish(self, episodes: Episodes, receipt: ConversionReceipt) -> None:
         """Write the metadata of the set, and the receipt."""
         os.sync()  # once for all episodes: none of them was reported as safe before
-        document = {
-            "version": 1,
-            "metadata": dict(episodes.metadata),
-            "receipt": receipt.to_keep(),
-            NOTES: self._stated,
-        }
-        write_file(self.path / layout.DATASET_FILE, dump_json(document))
+        kept = {"version": 1, "metadata": dict(episodes.metadata), "receipt": receipt.to_keep()}
+        write_file(self.path / layout.DATASET_FILE, dump_json({**kept, NOTES: self._stated}))
         (self.path / STATE_FILE).unlink(missing_ok=True)
 
 

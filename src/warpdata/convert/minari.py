@@ -212,10 +212,8 @@ def read_spaces(about: Mapping[str, Any], place: str) -> dict[str, Space]:
         try:
             if text is not None and not isinstance(text, str):
                 raise CorruptLayoutError("it is not text")
-            encoded = (text or "{}").encode("utf-8", "surrogatepass")
-            spaces |= dict(
-                _space_leaves(parse_json_object(encoded, max_bytes=_MAX_JSON, allow_nan=True), top)
-            )
+            data = (text or "{}").encode("utf-8", "surrogatepass")
+            spaces |= dict(_space_leaves(parse_json_object(data, max_bytes=_MAX_JSON, allow_nan=True), top))
         except FormatError as error:
             fact = f"the {key} of the metadata is damaged: {error.message}"
             raise CorruptLayoutError(fact, path=place) from None
@@ -258,8 +256,8 @@ def is_image_space(space: Space | None) -> bool:
         return False
     if (
         len(shape) not in (2, 3)
-        or min(shape[:2]) < _SMALLEST_IMAGE
         or shape[2:] not in ((), (1,), (3,), (4,))
+        or min(shape[:2]) < _SMALLEST_IMAGE
     ):
         return False
     try:
@@ -277,9 +275,7 @@ def space_of(meta: SignalMeta) -> dict[str, Any]:
     low, high = {"f": (-np.inf, np.inf), "b": (False, True)}.get(meta.dtype.kind, (None, None))
     if low is None:
         low, high = int(np.iinfo(meta.dtype).min), int(np.iinfo(meta.dtype).max)
-    bounds = {
-        key: np.full(meta.shape, bound, object).tolist() for key, bound in (("low", low), ("high", high))
-    }
+    bounds = {key: np.full(meta.shape, end, object).tolist() for key, end in (("low", low), ("high", high))}
     return {"type": "Box", "dtype": str(meta.dtype), "shape": list(meta.shape), **bounds}
 
 

@@ -66,9 +66,7 @@ def _write_file(episode: Episode, path: Path, receipt: ConversionReceipt | None)
         recording.save(f"{folder}/recording.rrd")
         static = json.dumps(dict(episode.static), default=str)
         recording.log("static", rerun.TextDocument(static, media_type="application/json"), static=True)
-        notes = {
-            name: _send_signal(rerun, recording, name, signal) for name, signal in episode.signals.items()
-        }
+        notes = {name: _send_signal(rerun, recording, name, one) for name, one in episode.signals.items()}
         if receipt is not None:
             receipt.add(notes)
             document = rerun.TextDocument(receipt.document().decode(), media_type="application/json")

@@ -278,9 +278,8 @@ def step_times(count: int, *, fps: float, known: Times | None = None, start_ns: 
         return read_only(grid_times(count, fps, start_ns))
     more = max(0, count - len(known))
     step = int(known[-1] - known[-2]) if len(known) > 1 else round(1e9 / fps)
-    return read_only(
-        np.concatenate([known[:count], known[-1] + step * np.arange(1, more + 1, dtype=np.int64)])
-    )
+    following = known[-1] + step * np.arange(1, more + 1, dtype=np.int64)
+    return read_only(np.concatenate([known[:count], following]))
 
 
 class RowsSignal(Reopens, ClockedSignal):

@@ -427,9 +427,7 @@ class ReplayBufferWriter(StepWriter):
         saved = {name: scratch / str(number) for number, name in enumerate(rows.columns)}
         for name, column in rows.columns.items():
             with open(saved[name], "xb") as out:
-                out.writelines(
-                    byte_view(np.ascontiguousarray(block)) for block in column.blocks(0, len(rows))
-                )
+                out.writelines(byte_view(np.ascontiguousarray(part)) for part in column.blocks(0, len(rows)))
             rows.keep(name, has_final=False)
         return Part(len(rows), (rows.id, saved))
 
@@ -482,8 +480,6 @@ class ReplayBufferWriter(StepWriter):
             if node is not None:
                 node.attrs.update(unpacked(value))
         root = Path(self.out.store.root)
-        for group in root.glob(
-            "data/*/**/.zgroup"
-        ):  # diffusion policy takes every member of data for an array
+        for group in root.glob("data/*/**/.zgroup"):  # every member of data would be an array
             group.unlink()
         (root / RECEIPT_FILE).write_bytes(receipt.document())

@@ -321,9 +321,7 @@ class WindowShape:
 
     def __post_init__(self) -> None:
         if self.length < 1 or self.stride < 1:
-            raise ValueError(
-                f"windows have 1 step at least and move by 1, not {self.length} and {self.stride}"
-            )
+            raise ValueError(f"windows have 1 step at least, move by 1, not {self.length} and {self.stride}")
         require_word("tail", self.tail, TAILS)
 
     def starts(self, steps: int) -> NDArray[np.int64]:
@@ -352,10 +350,11 @@ class WindowShape:
             at = chosen[:, None] + np.arange(length)
             inside = at < steps.length
             at = np.minimum(at, steps.length - 1) - low
-            block: dict[str, NDArray[Any]] = {
+            times = steps.times_ns[low:high][at]
+            block: dict[str, Any] = {
                 KEY: np.array([episode_id] * len(chosen)),
                 "start": chosen,
-                "ts_ns": steps.times_ns[low:high][at],
+                "ts_ns": times,
             }
             for name in names:
                 signal = steps[name]
@@ -377,9 +376,7 @@ class WindowShape:
         columns = {*_OF_WINDOWS, *(f"{name}.valid" for name in chosen)}
         for name in chosen:
             if name not in known:
-                raise KeyError(
-                    f"no signal {name!r} of numbers in episode {episode.id}.{nearest(name, known)}"
-                )
+                raise KeyError(f"no signal {name!r} of numbers in {episode.id}.{nearest(name, known)}")
             if name in columns:
                 raise ValueError(
                     f"windows have a column {name!r} already: choose others than the signal of that name with signals="

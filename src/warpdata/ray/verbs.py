@@ -104,9 +104,7 @@ def map_episodes(
     adapter = _adapter()
     if adapter.is_dataset(source):
         if where is not None or artifact is not None or catalog is not None or tasks is not None:
-            raise ValueError(
-                "where, artifact, catalog and tasks are for names; a Ray dataset has its rows already"
-            )
+            raise ValueError("where, artifact, catalog and tasks are for names; a Ray dataset has its rows")
         rows = source
     else:
         rows = read_episodes(source, where=where, artifact=artifact, catalog=catalog, tasks=tasks)
@@ -155,13 +153,8 @@ def publish(
     PublishOptions(**keywords)  # a wrong option is an error before anything is stored
     with DatasetBuilder(name, catalog=catalog) as builder:
         EpisodeStore(builder.catalog, artifact).close()  # a catalog that cannot be written is found out now
-        store = partial(
-            store_rows,
-            key=key,
-            catalog=builder.catalog,
-            artifact=artifact,
-            chunk_bytes=parse_size(chunk_bytes),
-        )
+        size = parse_size(chunk_bytes)
+        store = partial(store_rows, key=key, catalog=builder.catalog, artifact=artifact, chunk_bytes=size)
         stored = adapter.stored_by(dataset, store, expect=expect, concurrency=concurrency)
         if not stored and expect != 0:
             hint = "Check the filter of the dataset, or pass expect=0 to publish a version without episodes."

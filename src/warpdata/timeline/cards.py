@@ -26,13 +26,8 @@ _LINE = 'fill="none" stroke="currentColor" stroke-width="1"'
 
 def text(value: Any) -> str:
     """A value as escaped text of bounded length."""
-    shown = (
-        value
-        if isinstance(value, str)
-        else f"<{len(value)} bytes>"
-        if isinstance(value, bytes)
-        else repr(value)
-    )
+    shown = f"<{len(value)} bytes>" if isinstance(value, bytes) else value
+    shown = shown if isinstance(shown, str) else repr(shown)
     return html.escape(shown if len(shown) <= _MAX_TEXT else shown[: _MAX_TEXT - 1] + "…")
 
 
@@ -78,9 +73,8 @@ def signal_card(name: str, signal: Signal) -> str:
     """What a signal looks like: frames of a camera, a line for its liveliest channel, its last text."""
     if not len(signal):
         return ""
-    rows = np.unique(
-        np.linspace(0, len(signal) - 1, _FRAMES if is_camera(signal.meta) else _POINTS).astype(np.int64)
-    )
+    points = _FRAMES if is_camera(signal.meta) else _POINTS
+    rows = np.unique(np.linspace(0, len(signal) - 1, points).astype(np.int64))
     if is_camera(signal.meta):
         limits = limits_of(signal)
         frames = (shrink_pixels(as_pixels(frame, limits), _SIDE) for frame in signal[rows].values())
@@ -106,9 +100,8 @@ def signals_card(signals: Mapping[str, Signal]) -> str:
             signal = signals[name]
             meta = signal.meta
             kind = str(meta) if meta.is_object else f"{meta.dtype}{list(meta.shape) if meta.shape else ''}"
-            rows.append(
-                [text(name), text(meta.role), text(kind), str(len(signal)), signal_card(name, signal)]
-            )
+            count, card = str(len(signal)), signal_card(name, signal)
+            rows.append([text(name), text(meta.role), text(kind), count, card])
         except WarpError as error:
             rows.append([text(name), "", "", "", text(f"{error.code}: {error}")])
     left = len(signals) - len(rows)
@@ -118,16 +111,12 @@ def signals_card(signals: Mapping[str, Signal]) -> str:
 
 def items_card(items: Mapping[str, Any]) -> str:
     """Names and values."""
-    return (
-        html_table(["item", "value"], ([text(name), text(value)] for name, value in items.items()))
-        if items
-        else ""
-    )
+    rows = [[text(name), text(value)] for name, value in items.items()]
+    return html_table(["item", "value"], rows) if rows else ""
 
 
 if TYPE_CHECKING:
     from warpdata.timeline.episode import Episode
-    from warpdata.timeline.signal import Signal
 
 _MOST_CHANNELS = 16
 
@@ -138,7 +127,15 @@ def plot_episode(episode: Episode, names: Sequence[str] | None = None) -> Any:
         from matplotlib.figure import Figure  # noqa: PLC0415
     except ImportError:
         raise MissingExtraError("matplotlib is not installed", hint="Run: pip install matplotlib") from None
-    chosen = _chosen(episode.signals, names)
+    given = [names] if isinstance(names, str) else names
+    wanted = {name: episode.signals[name] for name in (episode.signals if given is None else given)}
+    chosen = {
+        name: signal
+        for name, signal in wanted.items()
+        if len(signal) and not signal.meta.is_object and not is_camera(signal.meta)
+    }
+    if not chosen:
+        raise ValueError("there is no signal of numbers to plot")
 
     class EpisodeFigure(Figure):
         """Shows itself in a notebook also where pyplot was not imported."""
@@ -159,17 +156,3 @@ def plot_episode(episode: Episode, names: Sequence[str] | None = None) -> Any:
         axis.set_ylabel(signal.meta.units or "")
     axes[-1].set_xlabel("seconds")
     return figure
-
-
-def _chosen(signals: Mapping[str, Signal], names: Sequence[str] | None) -> dict[str, Signal]:
-    """The signals that can be drawn as lines, or the chosen ones."""
-    names = [names] if isinstance(names, str) else names
-    wanted = {name: signals[name] for name in (signals if names is None else names)}
-    found = {
-        name: signal
-        for name, signal in wanted.items()
-        if len(signal) and not signal.meta.is_object and not is_camera(signal.meta)
-    }
-    if not found:
-        raise ValueError("there is no signal of numbers to plot")
-    return found

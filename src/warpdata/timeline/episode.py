@@ -119,15 +119,13 @@ class Episode(Mapping[str, Any]):
         signals = self._source.signals
         if name in signals:
             return signals[name]
-        static = self._source.static
-        if name in static:
-            return static[name]
+        if name in self._source.static:
+            return self._source.static[name]
         older = self._older_name(name)
         if older is not None:
             return signals[older]
-        raise KeyError(
-            f"no item {name!r} in this episode; it has {', '.join(self.keys) or 'none'}.{nearest(name, self.keys)}"
-        )
+        listed = f"{', '.join(self.keys) or 'none'}.{nearest(name, self.keys)}"
+        raise KeyError(f"no item {name!r} in this episode; it has {listed}")
 
     def __contains__(self, name: object) -> bool:
         return name in self._source.signals or name in self._source.static
@@ -239,9 +237,10 @@ class Episode(Mapping[str, Any]):
         declared = self._source.step_clock
         outcome: Outcome = self._guessed_outcome() if declared is None else declared.outcome
         if clock is not None:
-            self._check_clock(clock)
-            chosen = StepClock(clock, outcome)
-            times, name = self._clock_times(chosen), clock
+            if clock not in self._source.signals and clock not in self._clocks():
+                known = [*self._source.signals, *self._clocks()]
+                raise KeyError(f"no signal or clock {clock!r} in this episode.{nearest(clock, known)}")
+            times, name = self._clock_times(StepClock(clock, outcome)), clock
         else:
             times, name = StepTimes.of(self._rate_grid(rate_hz)), f"{rate_hz:g} Hz"
         return Steps(self.signals, times, clock=name, outcome=outcome, align=align, max_age_ns=max_age_ns)
@@ -270,10 +269,8 @@ class Episode(Mapping[str, Any]):
             return _times_of(signals[clock.name])
         shared = [each for each in signals.values() if each.meta.clock == clock.name]
         if not shared:
-            raise NoStepsError(
-                f"the step clock {clock.name!r} is not a signal or clock of this episode",
-                path=self._source.place,
-            )
+            fact = f"the step clock {clock.name!r} is not a signal or clock of this episode"
+            raise NoStepsError(fact, path=self._source.place)
         # There are as many steps as actions; what was seen after the last one has a time of its own.
         return _times_of(next((each for each in shared if each.meta.role == "action"), shared[0]))
 
@@ -283,11 +280,9 @@ class Episode(Mapping[str, Any]):
         actions = [name for name, each in signals.items() if each.meta.role == "action" and len(each)]
         if not actions or not all(same_clock(signals[actions[0]], signals[name]) for name in actions[1:]):
             why = "several actions with clocks of their own" if actions else "no actions"
-            raise NoStepsError(
-                f"the episode has {why} and no declared step clock; its clocks are "
-                f"{', '.join(self._clocks()) or 'none'}",
-                path=self._source.place,
-            )
+            listed = ", ".join(self._clocks()) or "none"
+            fact = f"the episode has {why} and no declared step clock; its clocks are {listed}"
+            raise NoStepsError(fact, path=self._source.place)
         return StepClock(signals[actions[0]].meta.clock or actions[0], self._guessed_outcome())
 
     def _guessed_outcome(self) -> Outcome:
@@ -306,11 +301,6 @@ class Episode(Mapping[str, Any]):
 
     def _clocks(self) -> list[str]:
         return list(dict.fromkeys(each.meta.clock or name for name, each in self._source.signals.items()))
-
-    def _check_clock(self, name: str) -> None:
-        if name not in self._source.signals and name not in self._clocks():
-            known = [*self._source.signals, *self._clocks()]
-            raise KeyError(f"no signal or clock {name!r} in this episode.{nearest(name, known)}")
 
     def _filled(self) -> list[Signal]:
         found = [signal for signal in self._source.signals.values() if len(signal)]

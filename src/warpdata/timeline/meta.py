@@ -141,15 +141,13 @@ def numeric_kind(shape: tuple[int, ...]) -> Kind:
 
 def as_kind(name: str) -> Kind:
     """A kind by name, or ValueError."""
-    for kind in KINDS:
-        if kind == name:
-            return kind
-    raise ValueError(f"unknown kind {name!r}; use one of {', '.join(KINDS)}.{nearest(str(name), KINDS)}")
+    if name not in KINDS:
+        raise ValueError(f"unknown kind {name!r}; use one of {', '.join(KINDS)}.{nearest(str(name), KINDS)}")
+    return KINDS[KINDS.index(name)]
 
 
 def as_role(name: str) -> Role:
     """A role by name, or ValueError."""
-    for role in ROLES:
-        if role == name:
-            return role
-    raise ValueError(f"unknown role {name!r}; use one of {', '.join(ROLES)}.{nearest(str(name), ROLES)}")
+    if name not in ROLES:
+        raise ValueError(f"unknown role {name!r}; use one of {', '.join(ROLES)}.{nearest(str(name), ROLES)}")
+    return ROLES[ROLES.index(name)]

@@ -91,9 +91,7 @@ class Signal(Sequence[Record]):
     def _lengths(self) -> NDArray[np.int64]:
         """How many rows every value of a ragged signal has."""
         runs = (range(low, min(low + _BLOCK, len(self))) for low in range(0, len(self), _BLOCK))
-        return np.fromiter(
-            (len(value) for run in runs for value in self._values_in(run)), np.int64, len(self)
-        )
+        return np.fromiter((len(row) for run in runs for row in self._values_in(run)), np.int64, len(self))
 
     def _record(self, index: int) -> Record:
         at = np.array([index], np.int64)

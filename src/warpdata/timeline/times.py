@@ -121,7 +121,6 @@ def ns_between(later: Any, earlier: Any) -> NDArray[np.int64]:
 
 def moved(times: NDArray[np.int64], offsets_ns: NDArray[np.int64]) -> NDArray[np.int64]:
     """times + offsets; clipped to the first and last int64 time."""
-    found = times + offsets_ns
-    return np.where(
-        (offsets_ns < 0) == (found < times), found, np.where(offsets_ns < 0, INT64_MIN, INT64_MAX)
-    )
+    later = times + offsets_ns
+    ends = np.where(offsets_ns < 0, INT64_MIN, INT64_MAX)
+    return np.where((offsets_ns < 0) == (later < times), later, ends)

@@ -227,12 +227,8 @@ class FileLayout:
                 fact = f"{path!r} of episode {name!r} has no row per step and cannot be kept as metadata ({error})"
                 hint = "Name the arrays to read with a mapping."
                 raise CorruptLayoutError(fact, path=place, hint=hint) from None
-        facts = {
-            "attributes": attributes,
-            "layout": self.layout,
-            **more,
-            **({"arrays": kept} if kept else {}),
-        }
+        facts: dict[str, Any] = {"attributes": attributes, "layout": self.layout, **more}
+        facts |= {"arrays": kept} if kept else {}
         return self._finish(Parts(name, steps, columns, static, facts, fps, place=place))
 
     def _finish(self, parts: Parts) -> Parts:

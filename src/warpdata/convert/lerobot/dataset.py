@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from warpdata.bytekit.lazy import cached_property
 from warpdata.convert.aligning import AlignOptions, check_rate, steps_with
 from warpdata.convert.lerobot import tables
-from warpdata.convert.lerobot.features import FrameCounts, SetStatistics, features_of
-from warpdata.convert.lerobot.read import DEFAULTS, FORMAT, TASK
-from warpdata.convert.receipt import unpacked
+from warpdata.convert.lerobot.features import FrameCounts, SetPlan, SetStatistics
+from warpdata.convert.lerobot.read import DEFAULTS, TASK
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.errors import MissingExtraError, SchemaMismatchError, nearest, require_kind
 from warpdata.timeline.signal import Signal
@@ -149,25 +148,18 @@ class FramesMeta:
         if not len(episodes):
             raise SchemaMismatchError("there are no episodes")
         self.source, first = episodes, episodes[0]
-        stated = episodes.metadata.get(FORMAT)
-        self._original: dict[str, Any] = unpacked(stated) if isinstance(stated, Mapping) else {}
-        info = self._original.get("info")
-        self._info: dict[str, Any] = info if isinstance(info, dict) else {}
-        known = self._info.get("features")
-        features = features_of(first, known if isinstance(known, dict) else {}, None, frames_as="video")
-        self.chosen = {feature.name: feature for feature in features.chosen}
-        self.features: dict[str, Any] = features.to_json()
+        plan = self._plan = SetPlan(episodes, first)
+        self.chosen = {feature.name: feature for feature in plan.features.chosen}
+        self.features: dict[str, Any] = plan.features.to_json()
         kinds = {key: about["dtype"] for key, about in self.features.items()}
         self.video_keys = [key for key, kind in kinds.items() if kind == "video"]
         self.image_keys = [key for key, kind in kinds.items() if kind == "image"]
         self.camera_keys = [key for key, kind in kinds.items() if kind in ("image", "video")]
         self.names = {key: about.get("names") for key, about in self.features.items()}
         self.shapes = {key: tuple(about["shape"]) for key, about in self.features.items()}
-        fps = self._info.get("fps", first.static.get("fps"))
-        rate, _ = check_rate(steps_with(first, AlignOptions()), fps, first.source.place)
-        self.fps: float = rate if fps is None else fps
-        robot_type = self._info.get("robot_type", first.static.get("robot_type"))
-        self.robot_type = None if robot_type is None else str(robot_type)
+        rate, _ = check_rate(steps_with(first, AlignOptions()), plan.fps, first.source.place)
+        self.fps: float = rate if plan.fps is None else plan.fps
+        self.robot_type = None if plan.robot_type is None else str(plan.robot_type)
         facts = episodes.facts
         lengths = [
             episodes[number].steps.length if length is None else int(length)
@@ -175,27 +167,22 @@ class FramesMeta:
         ]
         self.starts: NDArray[np.int64] = np.cumsum([0, *lengths]).astype(np.int64)
         self.total_episodes, self.total_frames = len(episodes), int(self.starts[-1])
-        self._task_numbers = {
-            str(row["task"]): int(row["task_index"]) for row in self._original.get("tasks") or ()
-        }
-        if not self._task_numbers:  # in the order of the episodes; one whose task changes is opened
+        if not plan.tasks:  # in the order of the episodes; one whose task changes is opened
             for number, task in enumerate(facts.column("task").to_pylist()):
                 for text in [str(task)] if task is not None else LoadedEpisode(self, number).tasks:
-                    self.task_number(text)
+                    plan.task_number(text)
 
     @property
     def info(self) -> dict[str, Any]:
         """info.json of these episodes."""
         keys = ("fps", "features", "total_episodes", "total_frames", "robot_type")
-        return {**self._info, **{key: getattr(self, key) for key in keys}}
+        return {**self._plan.info, **{key: getattr(self, key) for key in keys}}
 
     @cached_property
     def episodes(self) -> EpisodeTable:
         """One row per episode: where its frames begin and end, its length and tasks; by number or by column."""
         facts, numbers = self.source.facts, self.starts.tolist()
-        tasks = (
-            facts.column("task").to_pylist() if "task" in facts.column_names else [None] * len(self.source)
-        )
+        tasks = facts.column("task").to_pylist() if "task" in facts.column_names else [None] * len(facts)
         return EpisodeTable({
             "episode_index": list(range(len(self.source))),
             "tasks": [[] if task is None else [task] for task in tasks],
@@ -207,19 +194,14 @@ class FramesMeta:
     @cached_property
     def tasks(self) -> Any:
         """The tasks by their text, as LeRobot v3.0 has them: a pandas frame with the column `task_index`."""
-        rows = sorted(self._task_numbers.items(), key=lambda row: row[1])
-        return tables.task_frame([text for text, _ in rows], [number for _, number in rows])
-
-    def task_number(self, text: str) -> int:
-        """The number of a task; a new one gets the next."""
-        return self._task_numbers.setdefault(text, max(self._task_numbers.values(), default=-1) + 1)
+        rows = self._plan.tasks
+        return tables.task_frame([row["task"] for row in rows], [row["task_index"] for row in rows])
 
     @cached_property
     def stats(self) -> dict[str, dict[str, NDArray[Any]]]:
         """Statistics per feature: those of the set if they are of these episodes, else from the data."""
-        stats = self._original.get("stats")
-        counts = (self._info.get("total_episodes"), self._info.get("total_frames"))
-        if not isinstance(stats, Mapping) or counts != (self.total_episodes, self.total_frames):
+        stats = self._plan.stated_stats(self.total_episodes, self.total_frames)
+        if stats is None:
             totals = {key: SetStatistics() for key in self.features}
             sampled = max(1, min(8, _SAMPLED_FRAMES // len(self.source)))
             for number in range(len(self.source)):
@@ -306,16 +288,8 @@ class LoadedEpisode:
         signal = self.episode.signals.get(key)
         if signal is not None and len(signal) == self.length:
             return np.asarray(signal.values())
-        if key == "task_index":
-            return np.array([self._meta.task_number(text) for text in self.tasks], np.int64)
-        rows = np.arange(self.length)
-        counted: dict[str, NDArray[Any]] = {
-            "timestamp": (rows / self._meta.fps).astype(np.float32),
-            "frame_index": rows,
-            "episode_index": np.full(self.length, self._number),
-            "index": rows + int(self._meta.starts[self._number]),
-        }
-        return counted[key]
+        plan, first = self._meta._plan, int(self._meta.starts[self._number])
+        return plan.defaults(self._meta.fps, self._number, first, self.tasks)[key]
 
     def frames(self, key: str, rows: NDArray[np.int64]) -> NDArray[Any]:
         """Decoded frames of a camera at these steps."""

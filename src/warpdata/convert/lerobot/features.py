@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.convert.lerobot.read import DEFAULTS, TASK
+from warpdata.convert.lerobot.read import DEFAULTS, FORMAT, TASK
+from warpdata.convert.receipt import metadata_of, unpacked
+from warpdata.episodes.collection.episodes import Episodes
 from warpdata.episodes.sources.cameras import StillsSignal
 from warpdata.episodes.sources.encoded import encoded_parts
 from warpdata.episodes.statistics import ValueStatistics
@@ -52,11 +54,8 @@ class Features:
         """The entries of info.json, with the five features that every set has."""
         every: dict[str, Any] = {each.name: each.about for each in self.chosen}
         for name in DEFAULTS:
-            every[name] = {
-                "dtype": "float32" if name == "timestamp" else "int64",
-                "shape": [1],
-                "names": None,
-            }
+            dtype = "float32" if name == "timestamp" else "int64"
+            every[name] = {"dtype": dtype, "shape": [1], "names": None}
         return {name: every[name] for name in dict.fromkeys([*self.order, *every]) if name in every}
 
 
@@ -81,6 +80,56 @@ def features_of(
         stated = stated if isinstance(stated, Mapping) else None
         chosen.append(_feature(name, signal_name, signal, stated, frames_as))
     return Features(chosen, dropped, list(original))
+
+
+class SetPlan:
+    """What a set like these episodes has: from the LeRobot set that they came from, if any, and from one of them."""
+
+    def __init__(
+        self,
+        episodes: Episodes,
+        first: Episode,
+        names: Mapping[str, str] | None = None,
+        frames_as: Literal["video", "image"] = "video",
+    ) -> None:
+        self.original: dict[str, Any] = unpacked(metadata_of(episodes.metadata, FORMAT))
+        info = self.original.get("info")
+        self.info: dict[str, Any] = info if isinstance(info, dict) else {}
+        known = self.info.get("features")
+        known = known if isinstance(known, dict) else {}
+        self.features = features_of(first, known, names, frames_as=frames_as)
+        self.fps: Any = self.info.get("fps", first.static.get("fps"))
+        self.robot_type: Any = self.info.get("robot_type", first.static.get("robot_type"))
+        self._tasks = {str(row["task"]): dict(row) for row in self.original.get("tasks") or ()}
+
+    @property
+    def tasks(self) -> list[dict[str, Any]]:
+        """Tasks in the order of their numbers, each with all that is known of it."""
+        return sorted(self._tasks.values(), key=lambda row: int(row["task_index"]))
+
+    def task_number(self, text: str) -> int:
+        """The number of a task; a new one gets the next."""
+        if text not in self._tasks:
+            last = max((int(row["task_index"]) for row in self._tasks.values()), default=-1)
+            self._tasks[text] = {"task_index": last + 1, "task": text}
+        return int(self._tasks[text]["task_index"])
+
+    def defaults(self, fps: float, number: int, first: int, texts: Sequence[str]) -> dict[str, NDArray[Any]]:
+        """The columns that every set has, of an episode whose first row has the index `first`; `texts` are tasks."""
+        rows = np.arange(len(texts), dtype=np.int64)
+        return {
+            "timestamp": (rows / fps).astype(np.float32),
+            "frame_index": rows,
+            "episode_index": np.full(len(rows), number, np.int64),
+            "index": rows + first,
+            "task_index": np.array([self.task_number(text) for text in texts], np.int64),
+        }
+
+    def stated_stats(self, episodes: int, frames: int) -> Mapping[str, Any] | None:
+        """The statistics of the source, if it had as many episodes and frames."""
+        counts = (self.info.get("total_episodes"), self.info.get("total_frames"))
+        stats = self.original.get("stats")
+        return stats if isinstance(stats, Mapping) and counts == (episodes, frames) else None
 
 
 def _feature(
@@ -160,11 +209,8 @@ def _convention(name: str, signals: Mapping[str, Signal]) -> str:
     if meta.role in _FLAGS:
         return _FLAGS[meta.role]
     metas = {other: signal.meta for other, signal in signals.items() if not signal.meta.is_object}
-    is_only = [
-        other
-        for other, each in metas.items()
-        if each.role == meta.role and (each.kind == "image") == is_image
-    ] == [name]
+    alike = [key for key, each in metas.items() if (each.role, each.kind == "image") == (meta.role, is_image)]
+    is_only = alike == [name]
     if meta.role == "action":
         return "action" if is_only else f"action.{name.removeprefix('action/')}"
     if meta.role in ("observation", "other") and is_image:
@@ -190,9 +236,7 @@ def row_statistics(values: NDArray[Any], *, quantiles: bool) -> dict[str, Any]:
             found[name] = getattr(flat, name)(axis=0).reshape(shape).tolist()
         found["count"] = [len(values)]
         if quantiles:
-            for name, value in zip(
-                QUANTILES, np.quantile(flat, list(QUANTILES.values()), axis=0), strict=True
-            ):
+            for name, value in zip(QUANTILES, np.quantile(flat, list(QUANTILES.values()), 0), strict=True):
                 found[name] = value.reshape(shape).tolist()
     return found
 
@@ -308,9 +352,7 @@ def _merged(parts: list[Mapping[str, Any]]) -> dict[str, Any]:
     """Several statistics of sampled frames as one; quantiles are averaged, as nothing better is known of them."""
     counts = np.array([float(part["count"][0]) for part in parts])
     weights = (counts / counts.sum()).reshape(-1, *(1,) * np.ndim(parts[0]["mean"]))
-    column = {
-        name: np.array([part[name] for part in parts], np.float64) for name in ("min", "max", "mean", "std")
-    }
+    column = {name: np.array([part[name] for part in parts], float) for name in ("min", "max", "mean", "std")}
     mean = (column["mean"] * weights).sum(axis=0)
     spread = ((column["std"] ** 2 + (column["mean"] - mean) ** 2) * weights).sum(axis=0)
     found: dict[str, Any] = {
@@ -322,7 +364,5 @@ def _merged(parts: list[Mapping[str, Any]]) -> dict[str, Any]:
     }
     for name in QUANTILES:
         if all(name in part for part in parts):
-            found[name] = (
-                (np.array([part[name] for part in parts], np.float64) * weights).sum(axis=0).tolist()
-            )
+            found[name] = (np.array([part[name] for part in parts], float) * weights).sum(axis=0).tolist()
     return found

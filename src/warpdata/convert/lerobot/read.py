@@ -108,9 +108,7 @@ class Documents:
             raise self._damaged(f"invalid chunks_size: {self.chunks_size!r}")
         self._stats_lines: dict[int, bytes] = {}
         self.tasks = self._read_tasks()
-        self.episodes = sorted(
-            self._read_v3() if self.is_v3 else self._read_v2(), key=lambda each: each.number
-        )
+        self.episodes = sorted(self._read_v3() if self.is_v3 else self._read_v2(), key=lambda row: row.number)
         self._check_counts()
 
     def _path(self, name: str) -> str:
@@ -173,11 +171,8 @@ class Documents:
             table = self.tables.columns(file, names, 0, self.tables.rows(file))
             for at, row in enumerate(table.table.to_pylist()):
                 episode = self._episode(row, file, at)
-                chunk, number, start, stop = self._numbers(
-                    row,
-                    ("data/chunk_index", "data/file_index", "dataset_from_index", "dataset_to_index"),
-                    file,
-                )
+                keys = ("data/chunk_index", "data/file_index", "dataset_from_index", "dataset_to_index")
+                chunk, number, start, stop = self._numbers(row, keys, file)
                 if stop - start != episode.length or start < 0:
                     fact = f"episode {episode.number} has {episode.length} frames in rows {start} to {stop}"
                     raise self._damaged(fact, file)

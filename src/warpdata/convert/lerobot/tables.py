@@ -70,9 +70,7 @@ class ColumnKind:
             uneven = CorruptLayoutError(f"column {self.name!r} has rows of different lengths", path=path)
             rows, (values, _) = len(column), flat_values(column, self.name, path, uneven)
         if values.size != rows * math.prod(self.shape):
-            fact = (
-                f"column {self.name!r} has {values.size} numbers in {rows} rows of shape {list(self.shape)}"
-            )
+            fact = f"column {self.name!r} has {values.size} numbers in {rows} rows of {list(self.shape)}"
             raise CorruptLayoutError(fact, path=path)
         return read_only(np.asarray(values, self.dtype).reshape(rows, *self.shape))
 

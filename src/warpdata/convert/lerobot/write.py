@@ -31,9 +31,9 @@ from warpdata.convert.lerobot.features import (
     QUANTILES,
     Feature,
     FrameCounts,
+    SetPlan,
     SetStatistics,
     camera_codec,
-    features_of,
     row_statistics,
 )
 from warpdata.convert.lerobot.read import FORMAT, OURS, TASK
@@ -352,24 +352,17 @@ class LeRobotWriter(StepWriter):
 
     def choose(self, rows: StepRows, episodes: Episodes) -> None:
         """Choose features, rate and tasks from the first episode and the metadata of the source."""
-        first, stated = rows.episode, episodes.metadata.get(FORMAT)
-        self._original: dict[str, Any] = unpacked(stated) if isinstance(stated, Mapping) else {}
-        info = self._original.get("info")
-        self._info: dict[str, Any] = info if isinstance(info, dict) else {}
-        known = self._info.get("features")
-        known = known if isinstance(known, dict) else {}
-        self._features = features_of(first, known, self._names, frames_as=self._frames_as)
-        self._robot_type = self._robot_type or self._info.get("robot_type", first.static.get("robot_type"))
-        fps = self._info.get("fps", first.static.get("fps"))
-        if first.meta.get("fps_from") == "user":
-            fps = first.meta.get("fps")
+        first = rows.episode
+        plan = self._plan = SetPlan(episodes, first, self._names, self._frames_as)
+        self._features, self._info = plan.features, plan.info
+        self._robot_type = self._robot_type or plan.robot_type
+        fps = first.meta.get("fps") if first.meta.get("fps_from") == "user" else plan.fps
         options = rows.options
         fps = options.rate or (fps if stated_rate(fps) is not None and options.clock is None else None)
         self._fps: float | None = fps or _first_rate(episodes, options)
         for feature in self._features.chosen:
             if feature.name != feature.signal:
                 self._remarks.append(f"{feature.signal} is called {feature.name} there")
-        self._tasks = {row["task"]: dict(row) for row in self._original.get("tasks") or ()}
         chunks_size = self._info.get("chunks_size", 1000)
         self._chunks_size = chunks_size if isinstance(chunks_size, int) and chunks_size > 0 else 1000
         self._data = FileNumbers(self._chunks_size)
@@ -473,20 +466,14 @@ class LeRobotWriter(StepWriter):
         """Write one episode behind the others."""
         made: Prepared = part.data
         number, count, first = len(self._rows), part.rows, self._frames
-        texts = self._number_tasks(made, count)
+        if not made.texts:
+            self._remark("episodes with no task have the empty text as theirs: give task=…")
+        texts = made.texts or [""] * count
         if made.numbers not in (None, (number, first), (None, first)):
             self._remark("episode_index, index, frame_index and timestamp are counted again")
         assert self._fps is not None
-        defaults: dict[str, NDArray[Any]] = {
-            "timestamp": (np.arange(count) / self._fps).astype(np.float32),
-            "frame_index": np.arange(count, dtype=np.int64),
-            "episode_index": np.full(count, number, np.int64),
-            "index": np.arange(first, first + count, dtype=np.int64),
-            "task_index": np.array([self._tasks[text]["task_index"] for text in texts], np.int64),
-        }
-        columns = {
-            each.name: _column(each, made) for each in self._features.chosen if each.storing != "video"
-        }
+        defaults = self._plan.defaults(self._fps, number, first, texts)
+        columns = {one.name: _column(one, made) for one in self._features.chosen if one.storing != "video"}
         columns |= {name: tables.number_column(each, is_scalar=True) for name, each in defaults.items()}
         self._write_data({name: columns[name] for name in self._features.to_json() if name in columns})
         videos: dict[str, Any] = {}
@@ -507,17 +494,6 @@ class LeRobotWriter(StepWriter):
     def _remark(self, text: str) -> None:
         if text not in self._remarks:
             self._remarks.append(text)
-
-    def _number_tasks(self, made: Prepared, count: int) -> list[str]:
-        """The task of every row; new tasks get the next numbers."""
-        if not made.texts:
-            self._remark("episodes with no task have the empty text as theirs: give task=…")
-        texts = made.texts or [""] * count
-        for text in dict.fromkeys(texts):
-            if text not in self._tasks:
-                used = [row["task_index"] for row in self._tasks.values()]
-                self._tasks[text] = {"task_index": max(used, default=-1) + 1, "task": text}
-        return texts
 
     def _file(self, key: str, chunk: int, file: int, name: str = "") -> Path:
         """The path of a new data or video file."""
@@ -596,14 +572,13 @@ class LeRobotWriter(StepWriter):
             numbers.advance()
             numbers.out = None
         (self.out / "meta").mkdir(exist_ok=True)
-        tasks = sorted(self._tasks.values(), key=lambda row: int(row["task_index"]))
-        stated = self._original.get("stats")
-        counts = self._info.get("total_episodes"), self._info.get("total_frames")
-        is_same = episodes.is_whole and counts == (len(self._rows), self._frames) and receipt.is_exact
+        tasks, had_stats = self._plan.tasks, self._plan.original.get("stats") is not None
+        is_same = episodes.is_whole and receipt.is_exact
+        stated = self._plan.stated_stats(len(self._rows), self._frames) if is_same else None
         stats = {name: each.statistics() for name, each in self._statistics.items()}
         stats = {name: each for name, each in stats.items() if each is not None}
-        if self.is_v3 or stated is not None:
-            self._json("meta/stats.json", stated if stated is not None and is_same else stats)
+        if self.is_v3 or had_stats:
+            self._json("meta/stats.json", stats if stated is None else stated)
         if self.is_v3:
             self._write_v3(tasks)
         else:
@@ -612,7 +587,7 @@ class LeRobotWriter(StepWriter):
                 text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
                 (self.out / f"meta/{name}.jsonl").write_text(text)
         self._json("meta/info.json", self._new_info(len(tasks)))
-        for name, kept in (self._original.get("files") or {}).items():
+        for name, kept in (self._plan.original.get("files") or {}).items():
             path = self.out / check_inside(name, str(self.out))
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(kept if isinstance(kept, bytes) else kept.encode())

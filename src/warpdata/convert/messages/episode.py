@@ -187,10 +187,8 @@ class Topic(Reopens):
         """Strictly increasing times of the records."""
         used, pair = self._time, None
         if used == "header":
-            scalars = {
-                name for name, field in self.fields.items() if field.kind == "numbers" and not field.shape
-            }
-            pair = next((pair for pair in _HEADER_STAMPS if scalars.issuperset(pair)), None)
+            single = {name for name, each in self.fields.items() if each.kind == "numbers" and not each.shape}
+            pair = next((pair for pair in _HEADER_STAMPS if single.issuperset(pair)), None)
             used = "log" if pair is None else used
         if used == "publish" and not bool((self._stamps.publish_ns > 0).all()):
             used = "log"
@@ -245,9 +243,7 @@ class Topic(Reopens):
                     for name, values in self._to_arrays(field, fields[field]).items():
                         blocks.setdefault(name, []).append(values)
         self._last_block = (-1, {})
-        return {
-            name: parts[0] if len(parts) == 1 else np.concatenate(parts) for name, parts in blocks.items()
-        }
+        return {name: runs[0] if len(runs) == 1 else np.concatenate(runs) for name, runs in blocks.items()}
 
     def _to_arrays(self, field: str, values: Values) -> dict[str, NDArray[Any]]:
         arrays = {field: to_array(values, self.fields[field])}
@@ -263,9 +259,7 @@ class Topic(Reopens):
         """The large field of records [low, high) as bytes."""
         payload = self.payload
         assert payload is not None
-        return as_objects(
-            bytes(payload.content(value)) for value in self.read_field(payload.field, low, high)
-        )
+        return as_objects(bytes(payload.content(each)) for each in self.read_field(payload.field, low, high))
 
     def read_content(self, low: int, high: int) -> NDArray[Any]:
         """Raw images, or bytes, of records [low, high)."""
@@ -465,9 +459,7 @@ class MessageSource(Reopens, EpisodeSource):
                 name, opener = open_own_topic(self._log, number)
                 openers[name] = opener
             elif len(topic):
-                labels = {
-                    label: partial(topic.open_rows, label, meta) for label, meta in topic.metas().items()
-                }
+                labels = {key: partial(topic.open_rows, key, meta) for key, meta in topic.metas().items()}
                 if topic.payload is not None:
                     labels[topic.payload.field] = topic.open_payload  # type: ignore[assignment]
                 for label, opener in labels.items():
@@ -505,9 +497,7 @@ class MessageSource(Reopens, EpisodeSource):
             channels.append(_describe_topic(topic, schemas.index(schema)))
         kept = {
             **self._log.contents.about,
-            "schemas": [
-                {"name": name, "encoding": kind, "data": packed(data)} for name, kind, data in schemas
-            ],
+            "schemas": [{"name": name, "encoding": kind, "data": packed(raw)} for name, kind, raw in schemas],
             "channels": channels,
             "attachments": [
                 {key: getattr(attachment, key) for key in ATTACHMENT_KEYS}

@@ -269,9 +269,7 @@ def decoder_config(keyframe: bytes, codec: str) -> bytes | None:
         [unit for unit, own in zip(units, types, strict=True) if own == kind]
         for kind in _PARAMETER_SETS[codec]
     ]
-    if not all(
-        0 < len(same) <= _MAX_SETS and all(4 <= len(unit) < 1 << 16 for unit in same) for same in sets
-    ):
+    if not all(0 < len(own) <= _MAX_SETS and all(4 <= len(unit) < 1 << 16 for unit in own) for own in sets):
         return None
     packed = [b"".join(len(unit).to_bytes(2, "big") + unit for unit in same) for same in sets]
     if codec == "h264":
@@ -338,12 +336,8 @@ class TopicVideo:
         sizes, shown = np.array(self.sizes, np.int64), np.arange(len(self.sizes))
         entry = sample_entry(stream, width, height)
         around = wrapped(entry, sizes, shown, np.array(self.keyframes, np.bool_), _RATE)
-        parts: list[RangeReader] = [
-            BytesRangeReader(around.head, path),
-            _PacketReader(read_packets, sizes, path),
-            BytesRangeReader(around.tail, path),
-        ]
-        return JoinedRangeReader(parts, path)
+        head, tail = (BytesRangeReader(data, path) for data in (around.head, around.tail))
+        return JoinedRangeReader([head, _PacketReader(read_packets, sizes, path), tail], path)
 
 
 class _PacketReader:

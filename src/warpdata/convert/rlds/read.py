@@ -440,9 +440,7 @@ class RldsEpisodes(SteppedEpisodes):
             data = self._open_file(number).read(position - int(ends[number]) + self._counts[number])
             record = ExampleRecord(parse_example(data, path), len(data), path, shard.split, self._leaves)
             self._records[position] = record
-            while (
-                len(self._records) > 1 and sum(each.size for each in self._records.values()) > _CACHED_BYTES
-            ):
+            while len(self._records) > 1 and sum(one.size for one in self._records.values()) > _CACHED_BYTES:
                 self._records.popitem(last=False)
             return record
 

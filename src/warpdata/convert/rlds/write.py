@@ -166,11 +166,8 @@ class RldsWriter(StepWriter):
 
     def finish(self, episodes: Episodes, receipt: ConversionReceipt) -> None:
         """Name the files, and write the descriptions that TFDS reads."""
-        known = {
-            str(split.get("name")): split
-            for split in self._info.get("splits", [])
-            if isinstance(split, Mapping)
-        }
+        listed = self._info.get("splits", [])
+        known = {str(split.get("name")): split for split in listed if isinstance(split, Mapping)}
         splits = []
         for split in self._splits.values():
             total = len(split.counts)

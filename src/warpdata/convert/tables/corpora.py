@@ -57,21 +57,15 @@ def _fill_corpus(
     folder: StrPath, batches: Iterable[Rows], shape: tuple[int, int], dtype: str, options: ConvertOptions
 ) -> int:
     total, width = shape
-    with (
-        commit_folder(folder) as temp,
-        CorpusWriter(
-            temp,
-            width,
-            dtype=options.dtype or dtype,
-            shard_bytes=options.shard_bytes,
-            provenance=options.provenance,
-        ) as writer,
-    ):
-        for rows in batches:
-            writer.append(rows)
-            if options.progress is not None:
-                options.progress(writer.total_rows, total)
-        return writer.total_rows
+    stored, about = options.dtype or dtype, options.provenance
+    with commit_folder(folder) as temp:
+        writer = CorpusWriter(temp, width, dtype=stored, shard_bytes=options.shard_bytes, provenance=about)
+        with writer:
+            for rows in batches:
+                writer.append(rows)
+                if options.progress is not None:
+                    options.progress(writer.total_rows, total)
+            return writer.total_rows
 
 
 def _batch_rows(row_bytes: int) -> int:
@@ -260,12 +254,9 @@ def safetensors_to_corpus(
         shape = (int(np.prod(chosen.shape[:-1], dtype=object)), width)
         row_bytes = width * chosen.dtype.itemsize
         step = _batch_rows(row_bytes) * row_bytes
-        batches = (
-            np.frombuffer(reader.read(start, min(start + step, chosen.end)), chosen.dtype.dtype).reshape(
-                -1, width
-            )
-            for start in range(chosen.start, chosen.end, step)
-        )
+        edges = range(chosen.start, chosen.end, step)
+        parts = (reader.read(start, min(start + step, chosen.end)) for start in edges)
+        batches = (np.frombuffer(part, chosen.dtype.dtype).reshape(-1, width) for part in parts)
         kind = "f32" if chosen.dtype.name == "f64" else chosen.dtype.name
         options = replace(options, provenance={**metadata, **options.provenance})
         return _fill_corpus(folder, batches, shape, kind, options)

@@ -224,10 +224,9 @@ class MappedEpisodes(SteppedEpisodes):
         for item, path in mapping.static.items():
             static[item] = path
             if path in paths:
-                first, is_row = start or 0, bool(file.shape(above + path))
-                value = (
-                    file.rows(above + path).read(first, first + 1)[0] if is_row else file.whole(above + path)
-                )
+                first, whole = start or 0, above + path
+                is_row = bool(file.shape(whole))
+                value = file.rows(whole).read(first, first + 1)[0] if is_row else file.whole(whole)
                 static[item] = _plain(value)
         steps, times = _count_steps(name, columns, place), None
         if mapping.times is not None:
