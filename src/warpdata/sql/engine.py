@@ -409,7 +409,10 @@ class RowMatcher:
         self._cursor = _shared(pushes=False).cursor()
         # One transaction: the clock has one value for every row.
         self._cursor.begin()
-        self.positions(pa.Table.from_batches([], pa.schema([column.field for column in columns])))
+
+    def check(self) -> None:
+        """Refuse a condition that the engine cannot evaluate on these columns."""
+        self.positions(pa.Table.from_batches([], pa.schema([column.field for column in self._columns])))
 
     def positions(self, table: pa.Table) -> Positions:
         """Where in `table` the rows are that satisfy the condition, in order."""

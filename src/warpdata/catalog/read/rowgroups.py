@@ -332,6 +332,7 @@ class RowFilter:
                 raise DatasetError(f"table {view.name!r} has two columns called {name!r}", hint=hint)
         columns = engine_columns(view.files.schema.field(name) for name in used)
         self._matcher = RowMatcher(condition, columns, names)
+        self._matcher.check()
         self.columns = list(dict.fromkeys([*self.columns, *used]))
         pushed = pushed_down(condition, columns)
         if pushed is not None:

@@ -475,7 +475,8 @@ def join_pieces(kind: str, pieces: Iterable[tuple[Buffer, int, Row]], where: str
     is_long, has_nulls, total = kind in _LONG_KINDS, False, 0
     valid: list[Buffer] = []
     values: list[Buffer] = []
-    places = [np.zeros(1, np.int64)]
+    places: list[NDArray[np.int32]] = [np.zeros(1, np.int32)]
+    sizes = [(1, 0)]
     for data, rows, piece in pieces:
         view, bits = byte_view(data), (rows + 7) // 8
         if crc32c(view) != piece.crc:
@@ -492,12 +493,14 @@ def join_pieces(kind: str, pieces: Iterable[tuple[Buffer, int, Row]], where: str
             ends = np.frombuffer(view[validity : validity + 4 * (rows + 1)], "<i4")
             if ends[0] != 0 or ends[-1] != view.nbytes - start:
                 raise CorruptLayoutError("the offsets of a metadata column are damaged", path=where or None)
-            places.append(ends[1:].astype(np.int64) + total)
-            total += int(ends[-1])
+            places.append(ends[1:])
+            sizes.append((rows, total))
+            total += view.nbytes - start
     joined = (b"".join(valid) if has_nulls else None, b"".join(values))
     if not is_long:
         return joined
-    bounds = np.concatenate(places)
+    rows_of, before = np.array(sizes, np.int64).T
+    bounds = np.concatenate(places) + np.repeat(before, rows_of)
     if (bounds[1:] < bounds[:-1]).any():
         raise CorruptLayoutError("the offsets of a metadata column are damaged", path=where or None)
     if total > _MAX_TEXT_BYTES:
