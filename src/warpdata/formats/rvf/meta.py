@@ -499,13 +499,13 @@ def join_pieces(kind: str, pieces: Iterable[tuple[Buffer, int, Row]], where: str
     joined = (b"".join(valid) if has_nulls else None, b"".join(values))
     if not is_long:
         return joined
-    rows_of, before = np.array(sizes, np.int64).T
+    if total > _MAX_TEXT_BYTES:
+        raise LimitExceededError(f"{total} bytes in one metadata column", path=where or None)
+    rows_of, before = np.array(sizes, np.int32).T
     bounds = np.concatenate(places) + np.repeat(before, rows_of)
     if (bounds[1:] < bounds[:-1]).any():
         raise CorruptLayoutError("the offsets of a metadata column are damaged", path=where or None)
-    if total > _MAX_TEXT_BYTES:
-        raise LimitExceededError(f"{total} bytes in one metadata column", path=where or None)
-    return joined[0], bounds.astype("<i4").tobytes(), joined[1]
+    return joined[0], bounds.tobytes(), joined[1]
 
 
 def decode_columns(payload: Buffer, where: str = "") -> ColumnsHead:
