@@ -183,3 +183,42 @@ def test_a_foreign_set_is_checked_where_it_lies(tmp_path: Path, capsys: pytest.C
         assert "checksum mismatch" in printed
     (tmp_path / "notes.txt").write_text("nothing of the kind")
     assert main(["check", str(tmp_path / "notes.txt")]) != Exit.OK
+
+
+@pytest.mark.parametrize(
+    ("name", "target", "options"),
+    [
+        ("dreamer", "out", {}),
+        ("dreamer", "out", {"final_observation": "drop"}),
+        ("minari", "out", {}),
+        ("minari", "out", {"final_observation": "drop"}),
+        ("zarr", "out.zarr", {}),
+        ("rlds", "out", {}),
+        ("webdataset", "out", {}),
+        ("hdf5", "out.hdf5", {}),
+        ("lerobot", "out", {}),
+    ],
+)
+def test_a_signal_that_is_kept_has_its_values_and_no_others(
+    tmp_path: Path, name: str, target: str, options: dict[str, Any]
+) -> None:
+    """Recorded by step, without an observation after the last action: some formats need one."""
+    with wd.record(tmp_path / "root", static={"task": "t"}, clock="simulated") as rec:
+        for step in range(1, 6):
+            row = np.full(2, step, np.float32)
+            rec.step({"state": row}, row, reward=float(step), terminated=step == 5, ts_ns=step * 10**8)
+    receipt = wd.export_episodes(tmp_path / "root", tmp_path / target, name, **options)
+    notes = receipt.signals
+
+    def by_role(episode: wd.Episode) -> dict[str, list[Any]]:
+        """The values of each role that are not 0: rows that were added for padding are."""
+        return {
+            each.meta.role: [row.tolist() for row in np.asarray(each.values()) if row.any()]
+            for each in episode.signals.values()
+            if each.meta.role in ("observation", "action", "reward", "terminated")
+        }
+
+    before, after = by_role(wd.open(tmp_path / "root")[0]), by_role(wd.open(tmp_path / target)[0])
+    for signal, role in {"state": "observation", "action": "action", "reward": "reward"}.items():
+        assert (notes[signal].how == "kept") == (after[role] == before[role]), signal
+    assert notes["terminated"].how != "kept" or after["terminated"] == before["terminated"]

@@ -259,13 +259,19 @@ class ReplayWriter(StepWriter):
         numbers = np.arange(count)
         arrays: dict[str, NDArray[Any]] = {}
         for name, there in rows.place(_PATHS).items():
-            column = rows.columns[name]
-            is_end, dtype = column.meta.role == "terminated", column.meta.dtype
+            column, role = rows.columns[name], rows.columns[name].meta.role
+            is_end, dtype = role == "terminated", column.meta.dtype
             if there in _FLAGS and not is_end:
                 raise SchemaMismatchError(f"two signals of {rows.episode.id!r} would be called {there!r}")
             rows.keep(name)
             if is_end and dtype != np.bool_:
                 rows.notes[name] = replace(rows.notes[name], how="retyped", why=f"{dtype} as bool")
+            if role in ("reward", "terminated") and count == len(rows):
+                why = "the last row has no place in the target"
+                rows.notes[name] = replace(rows.notes[name], how="dropped", why=why)
+            elif role not in ("reward", "terminated", "action") and count > column.count:
+                why = "the last observation is repeated"
+                rows.notes[name] = replace(rows.notes[name], how="resampled", why=why)
             arrays[there] = _replay_rows(column, len(rows), count)
         arrays |= {"is_first": numbers == 0, "is_last": numbers == count - 1}
         arrays.setdefault("is_terminal", np.zeros(count, np.bool_))
