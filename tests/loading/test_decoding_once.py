@@ -20,6 +20,7 @@ from warpdata.episodes.sources.shard_episode import BlockSignal
 from warpdata.errors import FormatError
 from warpdata.formats.episodedir.video import VideoDecoder
 from warpdata.formats.wshard.reader import ShardReader
+from warpdata.timeline.memory import JoinedSignal
 
 STEPS = 90
 
@@ -105,9 +106,9 @@ def film(steps: int, height: int = 120, width: int = 160) -> np.ndarray:
     return np.clip(np.array([ramp * 0.7 + 40 + wave for wave in waves]), 0, 255).astype(np.uint8)
 
 
-def recorded(root: Path, frames: np.ndarray, **options: Any) -> wd.Episode:
+def recorded(root: Path, frames: np.ndarray, first: int = 0, **options: Any) -> wd.Episode:
     with wd.LocalDatasetWriter(root, video=wd.VideoOptions(**options)).new_episode() as writer:
-        for i, frame in enumerate(frames):
+        for i, frame in enumerate(frames, first):
             writer.append("cam", frame, i * 50_000_000)
     return wd.open_recordings(root)[0]
 
@@ -162,6 +163,16 @@ def test_a_shuffled_epoch_decodes_every_block_once(tmp_path: Path, fed) -> None:
     assert len(fed) <= 200 + 10 * blocks, (
         "frames before a block, back to its keyframe, are decoded again at most"
     )
+
+
+def test_a_camera_in_parts_delivers_the_frames_of_each(tmp_path: Path) -> None:
+    frames = film(50)
+    parts = [recorded(tmp_path / str(at), frames[at : at + 25], at)["cam"] for at in (0, 25)]
+    episode = wd.Episode.of({"cam": JoinedSignal(parts)}, id="joined")
+    expected = np.concatenate([part.rows(0, 25) for part in parts])
+    windows = wd.Windows([episode], {"whole": "cam", "small": wd.Field("cam", size=(30, 40))}, anchor="cam")
+    for batch in wd.Loader(windows, 10, seed=1):
+        assert np.array_equal(batch["whole"], expected[batch.sample_id])
 
 
 @pytest.mark.parametrize("threads", [0, 2])

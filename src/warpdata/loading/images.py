@@ -65,7 +65,8 @@ def _read_joined(
             images: Any = [None] * len(records)
             if not isinstance(request.out, list):
                 images = empty_images(signal.meta, records, request.view)
-            own.append(request._replace(records=records, out=images))
+            planes = None if request.planes is None else request.planes[here]
+            own.append(ImageRequest(records, request.view, images, planes))
         if any(len(request.records) for request in own):
             read_images(part, own, timings)
             for request, here, each in zip(requests, inside, own, strict=True):

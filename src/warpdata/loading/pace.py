@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from dataclasses import dataclass
 from typing import TextIO
 
 from warpdata.settings import Settings
@@ -13,37 +12,6 @@ from warpdata.stores.reliable import Traffic, traffic
 _DRAW_S = 0.2
 _SLOW_LOADER, _SLOW_MODEL = 0.5, 0.1
 """Shares of time spent waiting: from the first on the loader is the bottleneck, below the second the consumer."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """Counts since the beginning of a pass."""
-
-    items: int
-    bytes: int
-    elapsed_s: float
-    wait_s: float
-    traffic: Traffic
-
-    @property
-    def wait_share(self) -> float:
-        """The share of the time the consumer waited for data."""
-        return min(1.0, self.wait_s / self.elapsed_s) if self.elapsed_s > 0 else 0.0
-
-    def verdict(self, consumer: str = "model") -> str:
-        """Which side is slow."""
-        if self.wait_share >= _SLOW_LOADER:
-            return "the loader is slow"
-        return f"the {consumer} is slow" if self.wait_share <= _SLOW_MODEL else "both take their time"
-
-    def text(self, unit: str, consumer: str = "model") -> str:
-        """The line."""
-        rate = self.items / self.elapsed_s if self.elapsed_s > 0 else 0.0
-        sources = f"network {_size(self.traffic.network)}, cache {_size(self.traffic.cache)}"
-        return (
-            f"{rate:,.0f} {unit}/s, {_size(self.bytes)}; {sources}; "
-            f"waiting {self.wait_share:.0%}: {self.verdict(consumer)}"
-        )
 
 
 class PaceLine:
@@ -66,35 +34,42 @@ class PaceLine:
         self._visible = show and self._stream.isatty() and Settings.from_env().progress
         self._began = self._drawn = time.monotonic()
         self._before = traffic()
-        self._items = self._bytes = 0
-        self._wait_s = 0.0
+        self.items = self.bytes = 0
+        self.wait_s = 0.0
 
     def add(self, items: int, size_bytes: int, wait_s: float, where: str = "") -> None:
         """Count a delivered batch."""
-        self._items += items
-        self._bytes += size_bytes
-        self._wait_s += wait_s
+        self.items += items
+        self.bytes += size_bytes
+        self.wait_s += wait_s
         now = time.monotonic()
         if self._visible and now - self._drawn >= _DRAW_S:
             self._drawn = now
             self._draw(where)
 
-    @property
-    def pace(self) -> Pace:
-        """The pass so far."""
-        elapsed = time.monotonic() - self._began
-        return Pace(self._items, self._bytes, elapsed, self._wait_s, traffic().since(self._before))
+    def text(self, elapsed_s: float, came: Traffic) -> str:
+        """The line after so much time: throughput, and which side is slow."""
+        share = min(1.0, self.wait_s / elapsed_s) if elapsed_s > 0 else 0.0
+        verdict = "both take their time"
+        if share >= _SLOW_LOADER:
+            verdict = "the loader is slow"
+        elif share <= _SLOW_MODEL:
+            verdict = f"the {self._consumer} is slow"
+        rate = self.items / elapsed_s if elapsed_s > 0 else 0.0
+        sources = f"network {_size(came.network)}, cache {_size(came.cache)}"
+        return f"{rate:,.0f} {self._unit}/s, {_size(self.bytes)}; {sources}; waiting {share:.0%}: {verdict}"
 
     def close(self) -> None:
         """End the line."""
-        if self._visible and self._items:
+        if self._visible and self.items:
             self._draw(" done")
             self._stream.write("\n")
             self._stream.flush()
         self._visible = False
 
     def _draw(self, where: str) -> None:
-        self._stream.write(f"\r{self._label}{where}: {self.pace.text(self._unit, self._consumer)}\x1b[K")
+        text = self.text(time.monotonic() - self._began, traffic().since(self._before))
+        self._stream.write(f"\r{self._label}{where}: {text}\x1b[K")
         self._stream.flush()
 
 

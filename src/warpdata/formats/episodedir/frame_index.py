@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 import itertools
 import threading
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -436,16 +435,29 @@ class FrameReader:
         self.visit(numbers, lambda place, picture: picture.write(out[place], None))
         return out
 
-    def visit(self, numbers: NDArray[np.int64], use: Callable[[int, Picture], None]) -> float:
-        """Call `use(place, picture)` for the picture of each number; returns the seconds spent in these calls.
+    def visit(self, numbers: NDArray[np.int64], use: Callable[[int, Picture], None]) -> None:
+        """Call `use(place, picture)` for the picture of each number; each group of pictures is decoded once.
 
-        Each group of pictures is decoded once. A picture is valid during the call.
+        A picture is valid during the call.
         """
         wanted: dict[int, list[int]] = {}
         for place, number in enumerate(numbers.tolist()):
             wanted.setdefault(number, []).append(place)
         with self._lock, _DECODERS.use((self.stream, self._shape), self._owner) as decoder:
-            return self._decode(decoder, wanted, use)
+            try:
+                left = sorted(wanted)
+                while left:
+                    count = self._read_ahead(decoder, left)
+                    for number in left[:count]:
+                        if number in wanted:
+                            self._decode_until(decoder, number, wanted, use)
+                    left = left[count:]
+            except CorruptLayoutError as error:
+                raise (
+                    error if error.path else CorruptLayoutError(error.message, path=self._reader.name)
+                ) from None
+            finally:
+                self._ahead = {}
 
     def bring(self, numbers: NDArray[np.int64]) -> None:
         """Read, and check, what decoding these frames takes, so that a cache has it; nothing is decoded."""
@@ -471,42 +483,21 @@ class FrameReader:
         with self._lock:
             return plan.frame[start:stop].tolist(), self._read(list(range(start, stop)))
 
-    def _decode(
-        self, decoder: _Decoder, wanted: dict[int, list[int]], use: Callable[[int, Picture], None]
-    ) -> float:
-        """Decode exactly the groups of frames that hold `wanted`, each once, and show their pictures."""
-        numbers, used_s = sorted(wanted), 0.0
-
-        def show(pictures: Iterable[tuple[int, Picture]]) -> None:
-            nonlocal used_s
-            for shown, picture in pictures:
-                decoder.shown = max(decoder.shown, shown)
-                began = perf_counter()
-                for place in wanted.pop(shown, ()):
-                    use(place, picture)
-                used_s += perf_counter() - began
-
-        try:
-            while numbers:
-                count = self._read_ahead(decoder, numbers)
-                for number in numbers[:count]:
-                    if number in wanted:
-                        self._decode_until(decoder, number, wanted, show)
-                numbers = numbers[count:]
-        except CorruptLayoutError as error:
-            raise error if error.path else CorruptLayoutError(error.message, path=self._reader.name) from None
-        finally:
-            self._ahead = {}
-        return used_s
-
     def _decode_until(
         self,
         decoder: _Decoder,
         number: int,
-        wanted: Container[int],
-        show: Callable[[Iterable[tuple[int, Picture]]], None],
+        wanted: dict[int, list[int]],
+        use: Callable[[int, Picture], None],
     ) -> None:
         """Show the pictures that come out until a frame is not wanted any more, from its keyframe on if need be."""
+
+        def show(pictures: Iterable[tuple[int, Picture]]) -> None:
+            for shown, picture in pictures:
+                decoder.shown = max(decoder.shown, shown)
+                for place in wanted.pop(shown, ()):
+                    use(place, picture)
+
         plan, start = self._plan, int(self._plan.start[number])
         if decoder.at < start or number <= decoder.shown:
             if decoder.at >= 0:
