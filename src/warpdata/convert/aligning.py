@@ -143,6 +143,7 @@ def check_rate(steps: Steps, fps: float | None, place: str | None) -> tuple[floa
     distance = np.abs(times - grid_times(len(times), rate, int(times[0]) if len(times) else 0))
     error = int(distance.max(initial=0))
     if error > 5e8 / rate:
-        fact = f"the steps are not {rate:g} a second: step {int(distance.argmax())} is off {error / 1e6:g} ms"
+        step, off_ms = int(distance.argmax()), error / 1e6
+        fact = f"the steps are not {rate:g} a second: step {step} is off by {off_ms:g} ms"
         raise NoStepsError(fact, path=place, hint="Choose one rate: rate=… (--rate).")
     return rate, 0 if error <= EXACT_NS else error

@@ -181,8 +181,8 @@ class ReplayBuffer(SteppedEpisodes):
         arrays = {path: packed(ZarrArray(self._tree, path).whole(_MAX_METADATA_BYTES)) for path in beside}
         attributes: dict[str, Any] = {}
         for path, _, file in (name.rpartition("/") for name in self._tree.names()):
-            node = self._tree.node(path, file)
-            stated = node if file == ".zattrs" else node.get("attributes") if file == "zarr.json" else None
+            node = {} if file == ".zarray" else self._tree.node(path, file)
+            stated = node if file == ".zattrs" else node.get("attributes")
             if stated:
                 attributes[path] = packed(stated)
         kept = {"arrays": arrays, "attributes": attributes}

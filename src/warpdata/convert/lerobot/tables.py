@@ -70,8 +70,8 @@ class ColumnKind:
             uneven = CorruptLayoutError(f"column {self.name!r} has rows of different lengths", path=path)
             rows, (values, _) = len(column), flat_values(column, self.name, path, uneven)
         if values.size != rows * math.prod(self.shape):
-            fact = f"column {self.name!r} has {values.size} numbers in {rows} rows of {list(self.shape)}"
-            raise CorruptLayoutError(fact, path=path)
+            counts = f"{values.size} numbers in {rows} rows of shape {list(self.shape)}"
+            raise CorruptLayoutError(f"column {self.name!r} has {counts}", path=path)
         return read_only(np.asarray(values, self.dtype).reshape(rows, *self.shape))
 
     def _texts(self, values: list[Any]) -> NDArray[Any]:
