@@ -122,7 +122,11 @@ class FileRangeReader:
     def will_read(self, start: int, end: int) -> None:
         """Advise the system to read these bytes soon."""
         with contextlib.suppress(OSError):  # reading them reports it
-            system.will_read(self._fd, start, end - start)
+            self._with_fd(lambda fd: system.will_read(fd, start, end - start))
+
+    def _with_fd(self, call: Callable[[int], T]) -> T:
+        """Return `call(descriptor)`, which stays open meanwhile."""
+        return call(self._fd)
 
     def _fill_from(self, fd: int, start: int, out: memoryview) -> None:
         check_range(self, start, start + out.nbytes)
@@ -281,7 +285,6 @@ class LocalRangeReader(FileRangeReader):
             self._with_fd(lambda fd: _check_size(os.fstat(fd).st_size, self.size, self.name))
 
     def _with_fd(self, call: Callable[[int], T]) -> T:
-        """Return `call(descriptor)`, which stays open meanwhile."""
         if self._fd >= 0:
             return call(self._fd)
         held = self._hold()
