@@ -298,11 +298,13 @@ def test_many_blobs_are_looked_up_by_listing(local_catalog: str, monkeypatch: py
     from warpdata.catalog.publish import publish as transfer
 
     publish(local_catalog, 5)
+    head, looked_up = LocalStore.head, list[str]()
     monkeypatch.setattr(transfer, "_MAX_HEADS", 0)
-    monkeypatch.setattr(transfer, "_size", None)
+    monkeypatch.setattr(LocalStore, "head", lambda store, key: looked_up.append(key) or head(store, key))
     with wd.DatasetBuilder("ws/x", catalog=local_catalog) as builder:
         builder.add_table("main", rows(5)).add_table("more", rows(9))
         assert builder.publish().blobs_sent == 2
+    assert not [key for key in looked_up if key.startswith("blobs/")]
 
 
 def test_publishing_again_brings_back_what_a_collector_took(local_catalog: str) -> None:
