@@ -119,6 +119,23 @@ class TestEverywhere:
         system.will_read(fd, 0, 100)
         assert system.release_pages(0, 0) is False
 
+    def test_advice_is_left_out_for_bytes_in_memory(self, fd: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        advised: list[tuple[int, int]] = []
+        places: list[int] = []
+        monkeypatch.setattr(os, "posix_fadvise", lambda _, *span: advised.append(span[:2]), raising=False)
+        monkeypatch.setattr(os, "POSIX_FADV_WILLNEED", 3, raising=False)
+        monkeypatch.setattr(os, "RWF_NOWAIT", 8, raising=False)
+        monkeypatch.setattr(os, "preadv", lambda *call: places.append(call[2]) or 1, raising=False)
+        system.will_read(fd, 10, 100)
+        assert (places, advised) == ([109], [])
+
+        def preadv(*_: object) -> int:
+            raise BlockingIOError
+
+        monkeypatch.setattr(os, "preadv", preadv, raising=False)
+        system.will_read(fd, 10, 100)
+        assert advised == [(10, 100)]
+
     def test_range_locks_tell_processes_apart(self, fd: int, tmp_path: Path) -> None:
         system.set_range_lock(fd, fcntl.LOCK_EX, 10, 5)
 

@@ -40,6 +40,14 @@ class TestMapped(RowSourceContract):
             with pytest.raises(TruncatedError, match="now ends at"):
                 list(source)
 
+    def test_a_shard_that_is_gone_fails_when_its_rows_are_read(self, tmp_path: Path) -> None:
+        paths = write_shards(tmp_path, [300, 25])
+        with self.open(paths, batch_rows=300) as source:
+            paths[1].unlink()
+            assert len(source.next_batch()) == 300
+            with pytest.raises(BlobNotFoundError):
+                source.next_batch()
+
     @pytest.mark.parametrize("dtype", ["float64", "float32"])
     @pytest.mark.parametrize("cut_at", [33, 5000, 4_000_000])
     def test_a_file_cut_between_any_two_batches(self, tmp_path: Path, dtype: str, cut_at: int) -> None:
