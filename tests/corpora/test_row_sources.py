@@ -13,10 +13,12 @@ from tests.contracts.row_source import WIDTH, RowSourceContract, rows_of, write_
 from tests.waiting import LIMIT_S, until
 from warpdata.bytekit.io.files import FileRangeReader
 from warpdata.bytekit.io.ranges import BytesRangeReader
+from warpdata.corpora import spans
 from warpdata.corpora.shuffled import ShuffledRows
 from warpdata.corpora.source import FixedOrderSource, MmapShardSource, StoreShardSource
 from warpdata.errors import BlobNotFoundError, StoreError, TruncatedError, UnavailableError
 from warpdata.formats.gamsae.shard import encode_shard_bytes
+from warpdata.stores.reliable import RetryPolicy
 
 
 class TestMapped(RowSourceContract):
@@ -145,14 +147,14 @@ class Flaky(BytesRangeReader):
 
 
 def test_a_store_that_fails_for_a_moment_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("time.sleep", lambda _: None)
+    monkeypatch.setattr(spans, "RETRIES", RetryPolicy(attempts=5, sleep=lambda _: None))
     data = encode_shard_bytes(rows_of(0, 100))
     with StoreShardSource.open([Flaky(data, 3)], batch_rows=9, prefetch_bytes=100) as source:
         np.testing.assert_array_equal(np.concatenate([b.rows for b in source]), rows_of(0, 100))
 
 
 def test_a_read_that_failed_is_tried_again_and_never_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("time.sleep", lambda _: None)
+    monkeypatch.setattr(spans, "RETRIES", RetryPolicy(attempts=5, sleep=lambda _: None))
     reader = Flaky(encode_shard_bytes(rows_of(0, 100)), 0)
     with StoreShardSource.open([reader], batch_rows=9, prefetch_bytes=100) as source:
         first = source.next_batch()

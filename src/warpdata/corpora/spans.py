@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable
@@ -22,13 +21,13 @@ from warpdata.bytekit.process.forks import PerProcess
 from warpdata.bytekit.process.threads import ThreadPool
 from warpdata.corpora.rows import Rows, decode_rows, raw_dtype
 from warpdata.corpora.shards import ShardSet
-from warpdata.errors import ChecksumError, UnavailableError, WarpError
+from warpdata.errors import ChecksumError, TruncatedError, UnavailableError, WarpError
 from warpdata.formats.gamsae.shard import ShardInfo
+from warpdata.stores.reliable import RetryPolicy
 
 MAX_OPEN_FILES = 32
 STORE_READERS = 8
-RETRIES = 4
-BACKOFF_S = 0.05
+RETRIES = RetryPolicy(attempts=5, first_wait_s=0.05)
 _SCRATCH_BYTES = 1 << 20
 """Rows that are decoded at a time: they stay in the cache of a processor."""
 
@@ -241,10 +240,5 @@ class FetchedSpans(ShardRows):
 
 
 def read_with_retries(read: Callable[[], memoryview]) -> memoryview:
-    """Repeat a read while the store is unavailable, waiting longer each time."""
-    for attempt in range(RETRIES):
-        try:
-            return read()
-        except UnavailableError:
-            time.sleep(BACKOFF_S * 2**attempt)
-    return read()
+    """Repeat a read while the store is unavailable: readers of callers need not do so themselves."""
+    return RETRIES.run(read, lambda error, _: isinstance(error, TruncatedError))
