@@ -334,29 +334,15 @@ def write_chunks(
     if (size := steps if steps is not None else count) is not None and size < 1:
         raise ValueError(f"{'count' if steps is None else 'steps'} must be at least 1, got {size}")
     require_kind("what is cut", episode, Episode, "an episode (wd.open_episode gives one)")
+    options: dict[str, Any] = {"compression": compression, "compat": compat, "overwrite": overwrite}
     source = innermost(episode.source)
     if isinstance(source, ShardSource):
         size = steps or max(1, -(-source.tensors.length // (count or 1)))
-        return chunk_episode(
-            source.tensors,
-            folder,
-            size,
-            compression=compression,
-            compat=compat,
-            overwrite=overwrite,
-            progress=progress,
-        )
+        return chunk_episode(source.tensors, folder, size, progress=progress, **options)
     on_steps, rows, times = _find_cuts(episode, steps, count)
     total = len(times) + 1
-    writer = ChunkedEpisodeWriter(
-        folder,
-        episode_id or episode.id,
-        max(1, *np.diff(rows).tolist()),
-        total_chunks=total,
-        compression=compression,
-        compat=compat,
-        overwrite=overwrite,
-    )
+    longest = max(1, *np.diff(rows).tolist())
+    writer = ChunkedEpisodeWriter(folder, episode_id or episode.id, longest, total_chunks=total, **options)
     try:
         for index, part in enumerate(_cut_source(episode.source, on_steps, rows, times)):
             chunk = shard_of(Episode(part), writer.episode_id)
@@ -424,30 +410,22 @@ def _cut_source(
     clock = None if steps is None else StepClock(steps.clock, steps.outcome)
     bounds = [None, *times, None]
     for index in range(len(times) + 1):
-        is_last = index == len(times)
-        own_rows = slice(rows[index], None if is_last else rows[index + 1])
-        yield _ChunkOf(source, own_rows, slice(bounds[index], bounds[index + 1]), by_row, clock)
+        own_rows = slice(rows[index], None if index == len(times) else rows[index + 1])
+        own_times = slice(bounds[index], bounds[index + 1])
+
+        def cut(name: str, signal: Signal, rows: slice = own_rows, times: slice = own_times) -> Signal:
+            part: Signal = signal[rows] if name in by_row else window(signal, times)
+            return part
+
+        yield _ChunkOf(source, change_signals(source.signals, cut), clock)
 
 
 class _ChunkOf(SourceAround):
     """Some steps of an episode, on the clock of the whole: a guess from fewer records could differ."""
 
-    def __init__(
-        self, inner: EpisodeSource, rows: slice, bounds: slice, by_row: set[str], clock: StepClock | None
-    ) -> None:
-        super().__init__(inner)
+    def __init__(self, inner: EpisodeSource, signals: Mapping[str, Signal], clock: StepClock | None) -> None:
+        super().__init__(inner, signals)
         self._clock = clock
-
-        def cut(name: str, signal: Signal) -> Signal:
-            part: Signal = signal[rows] if name in by_row else window(signal, bounds)
-            return part
-
-        self._signals = change_signals(inner.signals, cut)
-
-    @property
-    def signals(self) -> Mapping[str, Signal]:
-        """The signals, cut."""
-        return self._signals
 
     @property
     def step_clock(self) -> StepClock | None:
