@@ -376,9 +376,10 @@ def test_cutting_anew_that_fails_leaves_the_old_chunks(tmp_path: Path) -> None:
     assert wd.open_episode(listed).tensors == episodes.simple(20)
 
 
+@pytest.mark.parametrize("is_discarded", [False, True])
 @pytest.mark.parametrize("when", ["before the list", "after the list"])
 def test_a_cut_anew_that_is_killed_leaves_one_whole_episode(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str, is_discarded: bool
 ) -> None:
     old = wd.WShardEpisode("ep", length=6, rewards=np.arange(6, dtype=np.float32))
     new = replace(old, rewards=np.arange(6, dtype=np.float32) + 1)
@@ -397,6 +398,8 @@ def test_a_cut_anew_that_is_killed_leaves_one_whole_episode(
     with pytest.raises(KeyboardInterrupt):
         writer.finalize_manifest()
     monkeypatch.undo()
+    if is_discarded:
+        writer.discard()
     wanted = old if when == "before the list" else new
     assert wd.open_episode(listed).tensors == wanted
     wd.validate_chunk_continuity(wd.ChunkedEpisodeReader(listed).manifest, check_files=True)

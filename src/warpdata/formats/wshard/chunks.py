@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import os
 import re
@@ -480,8 +481,12 @@ class ChunkedEpisodeWriter(NoPickle):
 
     def discard(self) -> None:
         """Remove the chunks that were written, unless the list names them; older ones stay as they are."""
-        for entry in self._chunks.values() if self.manifest is None else ():
-            (self.folder / entry.uri).unlink(missing_ok=True)
+        named: set[str] = set()
+        with contextlib.suppress(WarpError):  # an error may have come after the list was written
+            named = {entry.uri for entry in read_chunk_list(self.manifest_path).chunks}
+        for entry in self._chunks.values():
+            if entry.uri not in named:
+                (self.folder / entry.uri).unlink(missing_ok=True)
 
     def _sealed(self, entry: ChunkEntry) -> ChunkEntry:
         """Write the number of chunks, known only now, into a chunk; its data is copied as stored."""
