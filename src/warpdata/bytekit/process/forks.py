@@ -142,6 +142,9 @@ class NoPickle:
         raise TypeError(f"{type(self).__name__} cannot be pickled: it writes files of this process")
 
 
+_set_attribute = object.__setattr__  # also of frozen classes
+
+
 class Reopens:
     """Pickles as the call that made the object, so that it is opened again where it is unpickled.
 
@@ -153,13 +156,13 @@ class Reopens:
     _made_by: tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        made = super().__new__(cls)
-        object.__setattr__(made, "_made_by", (cls, args, kwargs))
+        made = object.__new__(cls)
+        _set_attribute(made, "_made_by", (cls, args, kwargs))
         return made
 
     def reopen_by(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
         """Pickle as `call(*args, **kwargs)` instead of as the constructor's call."""
-        object.__setattr__(self, "_made_by", (call, args, kwargs))
+        _set_attribute(self, "_made_by", (call, args, kwargs))
 
     def __reduce__(self) -> tuple[Any, ...]:
         call, args, kwargs = self._made_by
