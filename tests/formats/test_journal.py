@@ -295,7 +295,8 @@ def test_the_lock_dies_with_its_process_whatever_a_thread_maps_while_a_child_is_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     """A mapping keeps the file open, and those of a thread that is not in the child are closed by nobody there."""
-    writer = JournalWriter(tmp_path / "a", {}, max_record_bytes=1000, on_advance=lambda: None)
+    writer = JournalWriter(tmp_path / "a", {}, max_record_bytes=1000)
+    writer.on_advance = lambda: None
     for step in range(800):
         writer.append(0, step, 1, 0, b"x" * 1000)
     writer._is_faulted = True  # so the window ahead is the first to be prepared

@@ -548,6 +548,8 @@ class Recording(NoPickle):
                 start_writing(temp)
                 files.append((temp, target))
             temps = [temp for temp, _ in files]
+            # To drop the pages of a journal takes a while: most of them go while this thread waits for the disk.
+            self._threads.chores.submit(self._journal.writer.trim)
             self._threads.chores.submit(lambda: fsync_started(temps[1::2]))
             self._threads.end()
             fsync_started(temps[::2])  # two threads wait for the disk at the same time

@@ -90,10 +90,7 @@ class SignalsJournal:
         if self._frames is None and not self.syncs_every_record:
             path = os.path.join(os.path.dirname(self.writer.path), _FIRST_FRAMES)
             about = {"kind": layout.FRAMES_KIND, "journal": _FIRST_FRAMES, "owner": owner()}
-            frames = JournalWriter(
-                path, about, max_record_bytes=layout.MAX_RECORD_BYTES,
-                in_memory=True,
-            )  # fmt: skip
+            frames = JournalWriter(path, about, max_record_bytes=layout.MAX_RECORD_BYTES, in_memory=True)
             self.note({"journal": _FIRST_FRAMES})
             self._frames = frames
 

@@ -146,7 +146,7 @@ class RecordingThreads:
         self.chores.submit(self._encoders.start)  # starting a thread takes a while on a busy machine
         return queue
 
-    def add_journal(self, journal: JournalWriter, *, is_synced: bool = True) -> None:
+    def add_journal(self, journal: JournalWriter) -> None:
         """Keep windows of a journal ready, and sync it at times."""
 
         def prepare() -> None:
@@ -154,8 +154,7 @@ class RecordingThreads:
             with contextlib.suppress(OSError):
                 journal.prepare()
 
-        if is_synced:
-            self._synced[journal] = None
+        self._synced[journal] = None
         journal.on_advance = lambda: self.chores.submit(prepare)
         journal.on_advance()
 

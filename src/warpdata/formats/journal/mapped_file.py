@@ -66,14 +66,15 @@ class MappedFile(GrowingFile):
         *,
         end_mark: Callable[[int], bytes],
         publish: bool,
-        on_advance: Callable[[], None] | None,
         in_memory: bool,
     ) -> None:
         """`end_mark` makes what stands behind the last record.
 
         Without `publish` the caller does that later. `in_memory`: see `create_file`.
         """
-        self.on_advance = on_advance
+        self.on_advance: Callable[[], None] | None = None
+        """Called when a window is taken, so that another thread can prepare the next one."""
+        self._is_in_memory = in_memory
         self._end_mark, self._room_bytes = end_mark, len(end_mark(0))
         self._stride = WINDOW_BYTES
         self._next: tuple[int, mmap.mmap] | None = None
@@ -121,10 +122,12 @@ class MappedFile(GrowingFile):
     def _publish(self) -> None:
         if self._temp is None or self._fd < 0:
             return
-        sync_range(self._fd, 0, self.records_offset + self._room_bytes)
+        if not self._is_in_memory:
+            sync_range(self._fd, 0, self.records_offset + self._room_bytes)
         system.rename_new(self._temp, self.path)
         self._temp = None
-        fsync_folder(self._folder)
+        if not self._is_in_memory:
+            fsync_folder(self._folder)
 
     def prepare(self) -> None:
         """Map and fault in the next window and unmap those behind, so that the recorder need not wait for either."""
@@ -142,15 +145,23 @@ class MappedFile(GrowingFile):
             while self._retired:
                 self._retired.pop(0).close()
 
-    def sync(self, start: int = 0, end: int | None = None) -> None:
-        """Make what was appended, or only bytes [start, end) of it, survive power loss."""
+    def sync(self) -> None:
+        """Make what was appended survive power loss."""
         with self._syncing, map_os_errors(self.path):
-            end = self.position if end is None else end
-            start = max(start, self._synced)
-            if end > start and self._fd >= 0:
+            end = self.position
+            if end > self._synced and self._fd >= 0:
                 self._publish()
-                sync_range(self._fd, start, end + self._room_bytes)
+                sync_range(self._fd, self._synced, end + self._room_bytes)
                 self._synced = end
+
+    def trim(self) -> None:
+        """Give back the room ahead of the last record already: nothing is appended any more, and the records stay."""
+        self.on_advance = None
+        with self._preparing, self._syncing:
+            if self._fd >= 0:
+                self._unmap()
+                with contextlib.suppress(OSError):
+                    os.ftruncate(self._fd, self.position + self._room_bytes)
 
     def close(self, *, durable: bool = True, unlock: bool = True) -> None:
         """Give back the room ahead of the last record, and close; not `durable` where the file is deleted next.

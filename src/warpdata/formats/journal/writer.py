@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from warpdata.bytekit.arrays import align_up, byte_view
@@ -28,7 +28,6 @@ class JournalWriter(MappedFile):
         *,
         max_record_bytes: int,
         publish: bool = True,
-        on_advance: Callable[[], None] | None = None,
         in_memory: bool = False,
     ) -> None:
         """Without `publish` the caller does that later; for `in_memory` see `create_file`."""
@@ -43,7 +42,6 @@ class JournalWriter(MappedFile):
             pack_head(descriptor, max_record_bytes),
             end_mark=layout.end_mark,
             publish=publish,
-            on_advance=on_advance,
             in_memory=in_memory,
         )
 
