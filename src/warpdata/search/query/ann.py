@@ -238,12 +238,8 @@ def _empty(library: Any, dim: int, space: WalkSpace, m: int) -> Any:
 
 
 def _fill(library: Any, index: Any, vectors: Floats, neighbors: NDArray[Any]) -> None:
-    """Let the graph look at these arrays where they are; before 1.11 faiss can only copy them."""
+    """Let the graph look at these arrays where they are."""
     storage = library.downcast_index(index.storage)
-    if not hasattr(library, "MaybeOwnedVectorUInt8"):
-        storage.add(vectors)
-        library.copy_array_to_vector(neighbors, index.hnsw.neighbors)
-        return
     raw = vectors.view(np.uint8).reshape(-1)
     owner = storage.codes.owner  # no owner: the arrays live as long as the graph
     storage.codes = library.MaybeOwnedVectorUInt8.create_view(library.swig_ptr(raw), len(raw), owner)
@@ -252,12 +248,8 @@ def _fill(library: Any, index: Any, vectors: Floats, neighbors: NDArray[Any]) ->
 
 
 def _set_neighbors(library: Any, index: Any, neighbors: NDArray[Any]) -> None:
-    if not hasattr(library, "MaybeOwnedVectorInt32"):
-        library.copy_array_to_vector(neighbors, index.hnsw.neighbors)
-        return
-    index.hnsw.neighbors = library.MaybeOwnedVectorInt32.create_view(
-        library.swig_ptr(neighbors), len(neighbors), index.hnsw.neighbors.owner
-    )
+    owner, slots = index.hnsw.neighbors.owner, library.swig_ptr(neighbors)
+    index.hnsw.neighbors = library.MaybeOwnedVectorInt32.create_view(slots, len(neighbors), owner)
 
 
 @dataclass(frozen=True)
