@@ -309,21 +309,16 @@ class _Rewriter:
         if plan is None or not count:
             return profile, root
         layers: list[Row] = []
-        kind = layout.INDEX_KINDS[plan.kind]
+
+        def header_of(layer: int, kind: str = plan.kind, m: int = plan.m, nodes: int = count) -> Row:
+            return layout.INDEX_HEADER(layout.INDEX_KINDS[kind], layer, m, plan.ef_construction, nodes)
+
         if arranged.centroids is None:  # every search is exact
-            none = np.zeros(0, np.int64)
-            header = layout.INDEX_HEADER(
-                layout.INDEX_KINDS["flat"], layout.LAYER_C, 0, plan.ef_construction, 0
-            )
-            entry = self._append(
-                SegmentType.INDEX, graphs.encode_graph(header, Adjacency(0, none, none, none))
-            )
+            nodes = Adjacency(0, *[np.zeros(0, np.int64)] * 3)
+            payload = graphs.encode_graph(header_of(layout.LAYER_C, "flat", 0, 0), nodes)
+            entry = self._append(SegmentType.INDEX, payload)
             self._list_layers([layout.LAYER_ENTRY(layout.LAYER_C, entry.segment_id, 0, count)])
             return profile, root
-
-        def header_of(layer: int) -> Row:
-            return layout.INDEX_HEADER(kind, layer, plan.m, plan.ef_construction, count)
-
         built = None
         if plan.kind == "hnsw" and self._rows.graph is not None:
             adjacency, shape = self._rows.graph
@@ -354,9 +349,8 @@ class _Rewriter:
         ]
         root = replace(root, entrypoint=places[0], toplayer=places[1], centroid=places[2])
         root = self._write_hot(root, None if built is None else built.adjacency, plan)
-        is_concentrated = (
-            WalkSpace.of(vectors, profile.metric).centre is not None
-        )  # f16 centroids would coincide
+        # The f16 centroids of concentrated vectors would coincide.
+        is_concentrated = WalkSpace.of(vectors, profile.metric).centre is not None
         share = 1.0 if is_concentrated else measure_share(vectors, arranged.as_cells, profile.metric)
         profile = replace(profile, probe_share=share)
         if built is not None:

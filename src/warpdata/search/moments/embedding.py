@@ -251,9 +251,8 @@ class EmbedRun:
         notes = self._job.notes | self._channel_note()
         notes |= {SCALE: self._scale.to_text()} if self._scale.numbers else {}
         if self._store is None:
-            batches = self._batches(dims, range(len(self._names)))
-            metric = self._job.compared_by
-            count = write_vectors(path, batches, overwrite=overwrite, metric=metric, notes=notes)
+            options: dict[str, Any] = {"metric": self._job.compared_by, "overwrite": overwrite}
+            count = write_vectors(path, self._batches(dims), notes=notes, **options)
             kind = self._job.index_kind(count, next(iter(dims)))
             if kind is not None:
                 index_vectors(path, kind)
@@ -264,7 +263,7 @@ class EmbedRun:
         dropped = set(self._held) - set(self._names)
         gone = [vector_id for name in dropped for vector_id in self._held[name]]
         with VectorStore.open(path, mode="a") as store:
-            for vectors, rows in self._batches(dims, sorted(self._parts)):
+            for vectors, rows in self._batches(dims):
                 store.replace(gone, vectors, rows, notes)
                 gone = []
             store.delete(gone)
@@ -331,18 +330,15 @@ class EmbedRun:
         except (WarpError, OSError):
             return False
 
-    def _batches(self, dims: dict[int, str], positions: Sequence[int]) -> Iterator[Batch]:
-        """The vectors of these episodes in order, some at a time."""
+    def _batches(self, dims: dict[int, str]) -> Iterator[Batch]:
+        """The new vectors in the order of their episodes, some at a time."""
         vectors: list[Floats] = []
         rows: list[dict[str, Any]] = []
-        for position in positions:
-            name, part = self._names[position], self._parts.get(position)
-            if part is None:
-                continue
+        for position, part in sorted(self._parts.items()):
             with VectorStore.open(part) as store:
                 vectors.append(store.get(store.ids))
                 rows += store.metadata(store.ids)
-            dims.setdefault(vectors[-1].shape[1], name[0])
+            dims.setdefault(vectors[-1].shape[1], self._names[position][0])
             if len(dims) > 1:
                 (one, first), (other, second) = list(dims.items())[:2]
                 fact = f"vectors of {first} have {one} numbers, those of {second} have {other}"
