@@ -32,7 +32,7 @@ BUDGETS: dict[str, tuple[int, int, int]] = {
     "corpora": (1900, 220, 5),
     "episodes": (12000, 1210, 10),
     "formats": (12700, 1200, 5),
-    "loading": (5100, 510, 0),
+    "loading": (5000, 510, 0),
     "ordering": (800, 120, 0),
     "ray": (900, 90, 0),
     "search": (6300, 570, 5),

@@ -122,10 +122,9 @@ class BlockCache:
         """Drop a block that is not needed any more."""
         with self._lock:
             self._bury()
-            block = self._blocks.pop((owner, name), None)
-            if block is not None:
+            if (owner, name) in self._blocks:
                 self._names[owner].discard(name)
-                self._bytes -= block.nbytes
+                self._bytes -= self._blocks.pop((owner, name)).nbytes
 
     def forget(self, owner: int) -> None:
         """Drop the blocks of a reader that is gone; safe to call from a finaliser."""

@@ -45,15 +45,14 @@ class RecycledArrays:
 
     def _take(self, size: int) -> mmap.mmap | None:
         """Free memory of about a size. Threads may call it at once: what one has taken out no other sees."""
-        released = 0
         with contextlib.suppress(IndexError):  # nothing is free
             for _ in range(len(self._free)):
                 memory = self._free.pop()
                 if size <= len(memory) <= 2 * size:
                     return memory
                 self._free.appendleft(memory)
-            while released < size:
-                released += len(self._free.popleft())
+            while size > 0:
+                size -= len(self._free.popleft())
         return None
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -55,8 +55,6 @@ class SampleBlock(NamedTuple):
     """Which of the samples that are read are in it."""
     anchors: Callable[[], Int64s]
     """The anchors of all its samples in the episode."""
-    is_shared: bool
-    """Whether other calls read others of its samples."""
 
 
 class FieldOut:
@@ -407,7 +405,7 @@ class CameraReader:
         for block in blocks:
             unused = found[block.key].unused
             del unused[: len(block.members)]
-            if block.is_shared and not unused:  # an epoch has every sample once
+            if isinstance(block.key, int) and not unused:  # an epoch has every sample once
                 BLOCK_CACHE.drop(self._owner, block.key)
         timings["copy"] += perf_counter() - began
         return True
@@ -568,15 +566,10 @@ class SignalReader:
     def _mapped_rows(self) -> MappedRows | None:
         """A view of all values, if they are in memory or in a mapped file."""
         if self._direct is None:
-            if self._reads % _CHECK_EVERY == 0:
-                direct = self.signal._in_memory()
-                # take() into the batch needs the same type in native order.
-                if (
-                    direct is not None
-                    and direct.rows.dtype == self.schema.dtype
-                    and direct.rows.dtype.isnative
-                ):
-                    self._direct = direct
+            direct = self.signal._in_memory() if self._reads % _CHECK_EVERY == 0 else None
+            # take() into the batch needs the same type in native order.
+            if direct is not None and direct.rows.dtype == self.schema.dtype and direct.rows.dtype.isnative:
+                self._direct = direct
             self._reads += 1
         return self._direct
 
@@ -585,11 +578,10 @@ class SignalReader:
         field, mask, age_ns = self.schema.field, aligned.mask, aligned.age_ns
         began = perf_counter()
         if not len(self.signal):
+            shape = (*aligned.positions.shape, *self.schema.image_shape)
             if self.schema.view is None:
-                blank = blank_values(self.signal.meta, aligned.positions.size)
-                values = blank.reshape(*aligned.positions.shape, *self.signal.meta.shape)
+                values = blank_values(self.signal.meta, aligned.positions.size).reshape(shape)
             else:
-                shape = (*aligned.positions.shape, *self.schema.image_shape)
                 values = np.zeros(shape, self.schema.stored_dtype)
         elif self._is_between:
             values = self._between(aligned)

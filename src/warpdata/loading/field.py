@@ -372,12 +372,8 @@ class FieldSchema:
         """Whether values are not delivered as they are stored."""
         option = self.field
         is_image_changed = option.crop is not None or option.size is not None or option.layout == "chw"
-        return (
-            is_image_changed
-            or option.scale is not None
-            or option.is_relative
-            or self.dtype != self.stored_dtype
-        )
+        is_number_changed = option.scale is not None or option.is_relative
+        return is_image_changed or is_number_changed or self.dtype != self.stored_dtype
 
     @cached_property
     def sample_bytes(self) -> int:

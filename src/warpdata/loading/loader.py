@@ -415,12 +415,10 @@ class Loader(EpochStream):
     def _transform_samples(self, batch: Batch, chosen: Chosen) -> None:
         assert self._transform is not None
         made: list[Mapping[str, Any]] = []
-        for row in range(len(chosen)):
+        keys = zip(chosen.epoch.tolist(), chosen.sample.tolist(), chosen.source.tolist(), strict=True)
+        for row, key in enumerate(keys):
             sample = {name: values[row] for name, values in batch.items()}
-            rng = sample_rng(
-                self.seed, int(chosen.epoch[row]), int(chosen.sample[row]), int(chosen.source[row])
-            )
-            made.append(self._transform(sample, rng) or sample)
+            made.append(self._transform(sample, sample_rng(self.seed, *key)) or sample)
         for name in made[0] if made else ():
             batch[name] = np.stack([np.asarray(sample[name]) for sample in made])
 

@@ -293,8 +293,7 @@ class Mixture:
     @property
     def id(self) -> str:
         """The hash of all sources and of the padded shapes."""
-        parts: list[Any] = [[n, w.id] for n, w in zip(self.names, self.sources, strict=True)]
-        return sha256_hex(dump_json(parts))[:32]
+        return sha256_hex(dump_json([[n, w.id] for n, w in zip(self.names, self.sources, strict=True)]))[:32]
 
     @property
     def data_id(self) -> str:

@@ -143,18 +143,10 @@ class RowSource(ABC):
     @cached_property
     def delivered(self) -> dict[str, Delivered]:
         """Type and shape of every field after its transform, found by transforming the first sample."""
-        delivered = {
-            name: Delivered(
-                schema.dtype,
-                schema.sample_shape,
-                schema.has_axis,
-                schema.is_image,
-                schema.is_text,
-                schema.field.layout == "chw",
-                schema.is_ragged,
-            )
-            for name, schema in self.schema.items()
-        }
+        delivered = {}
+        for name, known in self.schema.items():
+            kind = (known.is_image, known.is_text, known.field.layout == "chw", known.is_ragged)
+            delivered[name] = Delivered(known.dtype, known.sample_shape, known.has_axis, *kind)
         changed = [name for name, option in self.fields.items() if option.transform is not None]
         if changed and len(self):
             try:

@@ -373,9 +373,7 @@ class Normalization:
     def from_json(cls, stated: Mapping[str, Any]) -> Normalization:
         """As JSON states it, or ValueError."""
         try:
-            ways = {
-                name: Normalize(each["how"], each["except_dims"]) for name, each in stated["fields"].items()
-            }
+            ways = {n: Normalize(each["how"], each["except_dims"]) for n, each in stated["fields"].items()}
             groups = {
                 str(group): {name: FieldStatistics.from_json(each) for name, each in fields.items()}
                 for group, fields in stated["groups"].items()
@@ -406,9 +404,7 @@ def choose_ways(fields: Mapping[str, Delivered], static: set[str], normalize: An
     if isinstance(normalize, str | Normalize):
         way = "mean_std" if normalize == "auto" else normalize
         chosen = way if isinstance(way, Normalize) else Normalize(way)
-        return {
-            name: chosen for name, each in fields.items() if each.dtype.kind == "f" and name not in static
-        }
+        return {n: chosen for n, each in fields.items() if each.dtype.kind == "f" and n not in static}
     if not isinstance(normalize, Mapping):
         raise TypeError(f"normalize is a word or {{field: word}}, not {normalize!r}")
     for name in normalize:

@@ -606,7 +606,7 @@ class Windows(RowSource):
     def _blocks(self, samples: Int64s, anchors: Int64s, position: int, block_rows: int) -> list[SampleBlock]:
         """The blocks of samples of one episode; blocks of one sample are decoded together."""
         if block_rows == 1:
-            return [SampleBlock(anchors.tobytes(), np.arange(len(anchors)), lambda: anchors, False)]
+            return [SampleBlock(anchors.tobytes(), np.arange(len(anchors)), lambda: anchors)]
 
         def anchors_of(number: int) -> Int64s:
             first = number * block_rows
@@ -615,7 +615,7 @@ class Windows(RowSource):
 
         numbers = samples // block_rows
         return [
-            SampleBlock(number, np.flatnonzero(numbers == number), partial(anchors_of, number), True)
+            SampleBlock(number, np.flatnonzero(numbers == number), partial(anchors_of, number))
             for number in np.unique(numbers).tolist()
         ]
 

@@ -77,12 +77,8 @@ def _is_number(kind: pa.DataType) -> bool:
 
 def _is_list(kind: pa.DataType) -> bool:
     types = pa.types
-    return bool(
-        types.is_list(kind)
-        or types.is_large_list(kind)
-        or types.is_list_view(kind)
-        or types.is_large_list_view(kind)
-    )
+    kinds = (types.is_list, types.is_large_list, types.is_list_view, types.is_large_list_view)
+    return any(check(kind) for check in kinds)
 
 
 def _flat(column: pa.Array, name: str, nulls: str) -> ColumnValues:
