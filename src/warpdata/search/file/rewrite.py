@@ -72,6 +72,8 @@ _ROW_BYTES_FOR_IDS = 64
 """Of shorter rows an id directory would be a noticeable part, and the whole file is soon read."""
 _TOP_LEVEL = 2
 """Layer A holds the lists of this level and above."""
+_HUB_LEVEL = 1
+"""Layer B holds the ground lists of nodes that reach this level, and of hot nodes."""
 _OWN_TYPES = {
     SegmentType[name]
     for name in ["VEC", "INDEX", "JOURNAL", "MANIFEST", "QUANT", "META", "HOT", "SKETCH", "CRYPTO", "IDS"]
@@ -304,7 +306,7 @@ class _Rewriter:
     def _write_index(
         self, profile: Profile, root: Root, arranged: Arrangement, row_segments: list[Row], vectors: Floats
     ) -> tuple[Profile, Root]:
-        """The layers of the planned index over rows in their final order: C, A, and the hot set."""
+        """The layers of the planned index over rows in their final order: C, B, A, and the hot set."""
         plan, count = profile.index, len(self._rows.ids)
         if plan is None or not count:
             return profile, root
@@ -328,9 +330,11 @@ class _Rewriter:
         elif plan.kind == "hnsw":
             built = _built(vectors, profile, plan, arranged)
         if built is not None:
-            payload = graphs.encode_graph(header_of(layout.LAYER_C), built.adjacency)
-            entry = self._append(SegmentType.INDEX, payload)
-            layers.append(layout.LAYER_ENTRY(layout.LAYER_C, entry.segment_id, 0, count))
+            hubs = (built.adjacency.layer_counts > _HUB_LEVEL) | np.isin(self._rows.ids, self._rows.hot_ids)
+            lists = {layout.LAYER_C: built.adjacency, layout.LAYER_B: _ground_lists(built.adjacency, hubs)}
+            for number, adjacency in lists.items():
+                entry = self._append(SegmentType.INDEX, graphs.encode_graph(header_of(number), adjacency))
+                layers.append(layout.LAYER_ENTRY(number, entry.segment_id, 0, count))
         layer = LayerA(
             header_of(layout.LAYER_A),
             () if built is None else (built.entry,),
@@ -423,6 +427,16 @@ def _built(rows: Floats, profile: Profile, plan: IndexPlan, arranged: Arrangemen
         adjacency = copies.spread(adjacency)
         entry = int(np.flatnonzero(copies.is_first)[entry])
     return _Built(adjacency, layout.ENTRY_POINT(entry, graph.shape.max_level), copies.count, efforts)
+
+
+def _ground_lists(adjacency: Adjacency, chosen: NDArray[np.bool_]) -> Adjacency:
+    """Only the ground lists of the chosen nodes."""
+    counts = adjacency.layer_counts
+    lists = (np.cumsum(counts) - counts)[chosen]
+    sizes = adjacency.sizes[lists]
+    begins = np.cumsum(sizes) - sizes
+    at = np.repeat(adjacency.starts[lists] - begins, sizes) + np.arange(int(sizes.sum()))
+    return Adjacency(adjacency.node_count, chosen.astype(np.int64), sizes, adjacency.neighbors[at])
 
 
 def _partitions(arranged: Arrangement, row_segments: list[Row]) -> NDArray[Any]:
