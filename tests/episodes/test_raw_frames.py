@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -136,3 +139,34 @@ def test_video_is_synced_once_in_a_period_and_before_raw_frames_go_where_nothing
     if durability == "record":
         assert seen[0] == "sync"
     assert len(wd.open_episode(tmp_path / "ep")["cam"]) == FRAMES
+
+
+BEGIN: dict[str, Callable[[Path], Any]] = {
+    "root": lambda path: wd.record(path / "root"),
+    "file": lambda path: wd.record(path / "ep.wshard"),
+    "shared": lambda path: wd.record(path / "root", episode="take"),
+    "directory": lambda path: wd.DiskEpisodeWriter(path / "ep"),
+    "video": lambda path: wd.episodes.VideoSignalWriter(path / "cam.mp4", path / "cam.frames"),
+}
+
+
+@pytest.mark.parametrize("ending", ["close", "discard", "error"])
+@pytest.mark.parametrize("name", BEGIN)
+def test_nothing_stays_in_memory_when_a_recording_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, ending: str
+) -> None:
+    memory = tmp_path / "memory"
+    memory.mkdir()
+    monkeypatch.setattr(system, "SHARED_MEMORY", str(memory))
+    monkeypatch.setattr(system, "memory_folder", lambda _: str(memory))
+    writer = BEGIN[name](tmp_path)
+    add = partial(writer.append) if name == "video" else partial(writer.append, "cam")
+    with contextlib.suppress(KeyError), contextlib.nullcontext() if ending != "error" else writer:
+        for i in range(20):
+            add(np.full(SHAPE, i, np.uint8), i)
+            until(lambda: any(memory.iterdir()), "no frame went to memory")
+        if ending == "error":
+            raise KeyError("the program of the user failed")
+    if ending != "error":
+        (writer.close if ending == "close" else getattr(writer, "discard", None) or writer.abort)()
+    assert list(memory.iterdir()) == []

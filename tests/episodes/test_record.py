@@ -214,7 +214,7 @@ def die_at(moment: str) -> None:
     elif moment == "packed":
         record.pack_episode = lambda *args, **options: die(pack(*args, **options))
     else:
-        recording.shutil.rmtree = die
+        recording.remove_files = die
 
 
 @pytest.mark.parametrize("wrong", ["u", "words", "cam", "late", "new"])

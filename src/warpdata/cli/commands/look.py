@@ -402,7 +402,7 @@ def _inspect_journal(path: str) -> Output:
         "is_live": is_live(path),
         "descriptor": journal.descriptor,
         "records": len(scan.records),
-        "dropped_bytes": sum(damage.end - damage.start for damage in scan.damage),
+        "dropped_bytes": scan.dropped_bytes,
     }
     state = "being recorded" if value["is_live"] else "unfinished: run `warp salvage` on it"
     lines = [f"{path}  journal, {len(scan.records)} records, {state}"]

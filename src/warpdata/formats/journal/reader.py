@@ -90,6 +90,11 @@ class Scan:
     """Whether the file ends right after a record, where its writer left room: later records are gone."""
 
     @property
+    def dropped_bytes(self) -> int:
+        """How many bytes are not part of any readable record."""
+        return sum(damage.end - damage.start for damage in self.damage)
+
+    @property
     def lost(self) -> tuple[Damage, ...]:
         """The damage that may have taken acknowledged records."""
         return tuple(damage for damage in self.damage if not damage.is_torn)
