@@ -319,9 +319,9 @@ def _open_signal(tensors: WShardEpisode, block: str, chunks: ChunkList | None, n
     clock = STEPS if channel.clock_source is None else None
     facts = (about.get("kind"), about.get("modality"), about.get("unit"), tuple(names) if names else None)
     try:
-        meta = _signal_meta(channel.dtype, channel.row_shape, block, clock, *facts)
+        meta = _signal_meta(channel.dtype, channel.row_shape, block, clock, facts)
     except TypeError:  # another program stored a list or an object there
-        meta = _signal_meta.__wrapped__(channel.dtype, channel.row_shape, block, clock, *facts)
+        meta = _signal_meta.__wrapped__(channel.dtype, channel.row_shape, block, clock, facts)
     times = partial(_channel_times, tensors, channel)
     signal = BlockSignal(name, meta, [channel.row_source], times)
     if chunks is not None:
@@ -331,10 +331,10 @@ def _open_signal(tensors: WShardEpisode, block: str, chunks: ChunkList | None, n
 
 @lru_cache(maxsize=4096)
 def _signal_meta(
-    dtype: DType, shape: tuple[int, ...], block: str, clock: str | None, kind: Any, modality: Any, unit: Any,
-    names: Any,
-) -> SignalMeta:  # fmt: skip
+    dtype: DType, shape: tuple[int, ...], block: str, clock: str | None, facts: tuple[Any, ...]
+) -> SignalMeta:
     """What a channel holds, by the metadata of its shard; the files of a set share it."""
+    kind, modality, unit, names = facts
     kind = "text" if is_text(dtype) else kind or ("image" if modality == "rgb" else numeric_kind(shape))
     is_seen = block.startswith("signal/")
     role = SignalRole("observation") if is_seen else guess_role(_FLAGS.get(block, block), "vector")
