@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from warpdata.bytekit.arrays import align_up
 from warpdata.bytekit.io.append_file import GrowingFile
 from warpdata.bytekit.io.commit import TEMP_MARK, fsync_folder, map_os_errors, os_error, write_at
 from warpdata.bytekit.process import system
@@ -24,8 +25,10 @@ if TYPE_CHECKING:
 
 PAGE_BYTES = mmap.ALLOCATIONGRANULARITY
 WINDOW_BYTES = 1 << 20
+MAX_WINDOW_BYTES, RECORDS_PER_WINDOW = 8 << 20, 256
+"""A window of few records would be full before the next one is made."""
 OVERLAP_BYTES = 128 << 10
-"""Windows overlap by so much. A record that fits in none is written past them."""
+"""Windows overlap by so much, or by a record. A record that fits in none is written past them."""
 _LOCK_TIMEOUT_S = 10.0
 _ZEROS = bytes(1 << 16)
 _PREFIX, _PRIVATE = "warpdata-", 0o600
@@ -64,11 +67,12 @@ class MappedFile(GrowingFile):
         path: str | os.PathLike[str],
         head: bytes,
         *,
+        record_bytes: int,
         end_mark: Callable[[int], bytes],
         publish: bool,
         in_memory: bool,
     ) -> None:
-        """`end_mark` makes what stands behind the last record.
+        """Records of up to `record_bytes` always fit in a window; `end_mark` makes what stands behind the last one.
 
         Without `publish` the caller does that later. `in_memory`: see `create_file`.
         """
@@ -76,7 +80,9 @@ class MappedFile(GrowingFile):
         """Called when a window is taken, so that another thread can prepare the next one."""
         self._is_in_memory = in_memory
         self._end_mark, self._room_bytes = end_mark, len(end_mark(0))
-        self._stride = WINDOW_BYTES
+        self._overlap = max(OVERLAP_BYTES, align_up(record_bytes + self._room_bytes, PAGE_BYTES))
+        wanted = min(RECORDS_PER_WINDOW * align_up(record_bytes, PAGE_BYTES), MAX_WINDOW_BYTES)
+        self._stride = max(WINDOW_BYTES, wanted, self._overlap)
         self._next: tuple[int, mmap.mmap] | None = None
         self._retired: list[mmap.mmap] = []
         self._is_faulted = False
@@ -108,7 +114,7 @@ class MappedFile(GrowingFile):
     def _begin(self, head: bytes) -> None:
         write_at(self._fd, head + self._end_mark(len(head)), 0)
         self._window_start = 0
-        self._window = map_window(self._fd, 0, self._stride + OVERLAP_BYTES)
+        self._window = map_window(self._fd, 0, self._stride + self._overlap)
         self._limit = self._stride // 2
         self.position = self.records_offset = self._touched = len(head)
         if self.position >= self._limit:
@@ -139,7 +145,7 @@ class MappedFile(GrowingFile):
                 prefault(self._window)
             if self._next is None and self.position >= self._window_start + self._stride // 2:
                 start = self._window_start + self._stride
-                window = map_window(self._fd, start, self._stride + OVERLAP_BYTES)
+                window = map_window(self._fd, start, self._stride + self._overlap)
                 prefault(window)
                 self._next = (start, window)
             while self._retired:
@@ -269,7 +275,7 @@ class MappedFile(GrowingFile):
                 return prepared[1]
             self._retired.append(prepared[1])  # a large record went beyond it
         try:
-            return map_window(self._fd, start, self._stride + OVERLAP_BYTES)
+            return map_window(self._fd, start, self._stride + self._overlap)
         except OSError as error:
             raise os_error(error, self.path) from error
 

@@ -17,6 +17,9 @@ from warpdata.formats.journal.mapped_file import MappedFile
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+MAX_MAPPED_BYTES = 8 << 20
+"""Where larger records may come, most are small."""
+
 
 class JournalWriter(MappedFile):
     """One open journal file: the only writer of its path, holding a lock that dies with the process."""
@@ -40,6 +43,7 @@ class JournalWriter(MappedFile):
         super().__init__(
             path,
             pack_head(descriptor, max_record_bytes),
+            record_bytes=layout.record_span(max_record_bytes if max_record_bytes <= MAX_MAPPED_BYTES else 0),
             end_mark=layout.end_mark,
             publish=publish,
             in_memory=in_memory,
