@@ -90,6 +90,7 @@ class EpisodeReader:
             episode, {n: each for n, each in used.items() if each is not None and len(each)}
         )
         self.fields: dict[str, SignalReader | StaticReader] = {}
+        self._guards: list[Callable[[], None]] = []
         clocks: dict[str, Clock] = {}
         tables: dict[Any, RowTable] = {}
 
@@ -120,7 +121,7 @@ class EpisodeReader:
             if field.relative_to is not None and base is not None:
                 plain = Field(field.relative_to)
                 reference = base, table_of(field.relative_to, base, plain, AT_ANCHOR, max_age_ns)
-            self.fields[name] = SignalReader(own or known, signal, rows, reference)
+            self.fields[name] = SignalReader(own or known, signal, rows, reference, self._guards)
         self._plain = dict(self.fields)
         by_camera: dict[str, dict[str, SignalReader]] = {}
         for name, reader in self.fields.items():
@@ -143,6 +144,8 @@ class EpisodeReader:
         """
         name = ""
         try:
+            for guard in self._guards:
+                guard()
             for name, reader in self._plain.items():
                 reader.read(anchors, places, out[name], copies)
         except WarpError as error:
@@ -157,8 +160,8 @@ class EpisodeReader:
         return [partial(read, camera, wait=True) for camera in self.cameras if not read(camera, wait=False)]
 
     def _named_error(self, error: WarpError, name: str, anchors: Int64s) -> WarpError:
-        at = int(self.times[anchors[0]])
-        return named_error(error, f"episode {self.episode.id!r} near {at}, field {name!r}")
+        place = f"episode {self.episode.id!r} near {int(self.times[anchors[0]])}"
+        return named_error(error, f"{place}, field {name!r}" if name else place)
 
     def inside(self, anchors: Int64s) -> Bools:
         """At which anchors no row of any signal is beyond an edge."""
@@ -495,8 +498,10 @@ class SignalReader:
         schema: FieldSchema,
         signal: Signal,
         rows: RowTable,
-        reference: tuple[Signal, RowTable] | None = None,
+        reference: tuple[Signal, RowTable] | None,
+        guards: list[Callable[[], None]],
     ) -> None:
+        """`guards` takes what is to be called before each batch, while values are read in a mapped file."""
         self.schema = schema
         self.signal = signal
         self.rows = rows
@@ -507,6 +512,7 @@ class SignalReader:
             and len(signal) > 0
         )
         self._direct: MappedRows | None = None
+        self._guards = guards
         self._reads = 0
 
     @property
@@ -541,19 +547,20 @@ class SignalReader:
             reference = None if self._reference is None else self._reference[1].aligned(anchors)
             self._write(self.rows.aligned(anchors), reference, places, out)
             return
-        rows, check = direct
+        rows, check, guard = direct
         positions, mask, ages, values = table.positions, table.mask, table.age_ns, out.values
         runs, count = self.rows.runs, positions.shape[1]
         # Most groups are of few samples: a copy each costs less than indexing by arrays.
         for anchor, place in zip(anchors.tolist(), places.tolist(), strict=True):
             first = runs[anchor]
-            chosen = positions[anchor]
-            if check is not None and check(int(chosen.min()), int(chosen.max()) + 1):
-                self._direct, check = MappedRows(rows), None  # all of them are checked now
+            if check is not None:
+                chosen = positions[anchor]
+                if check(int(chosen.min()), int(chosen.max()) + 1):
+                    self._direct, check = MappedRows(rows, None, guard), None  # all of them are checked now
             if first >= 0:
                 copies.append((values[place], rows[first : first + count]))
             else:
-                rows.take(chosen, axis=0, out=values[place], mode="clip")
+                rows.take(positions[anchor], axis=0, out=values[place], mode="clip")
             out.age_ns[place] = ages[anchor]
             out.mask[place] = mask[anchor]
         out.timings["copy"] += perf_counter() - began
@@ -570,6 +577,8 @@ class SignalReader:
             # take() into the batch needs the same type in native order.
             if direct is not None and direct.rows.dtype == self.schema.dtype and direct.rows.dtype.isnative:
                 self._direct = direct
+                if direct.guard is not None and direct.guard not in self._guards:
+                    self._guards.append(direct.guard)
             self._reads += 1
         return self._direct
 

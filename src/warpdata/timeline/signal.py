@@ -26,6 +26,8 @@ class MappedRows(NamedTuple):
     rows: NDArray[Any]
     check: Callable[[int, int], bool] | None = None
     """Raises where bytes are not as they were written; gives True, or is None, once all were checked."""
+    guard: Callable[[], None] | None = None
+    """What raises TruncatedError if the mapped file was cut: touching lost pages would end the process."""
 
 
 class Signal(Sequence[Record]):
@@ -365,7 +367,7 @@ class SignalView(Signal):
             return None
         first, check = run.start, mapped.check
         moved = None if check is None else lambda start, stop: check(first + start, first + stop)
-        return MappedRows(mapped.rows[run.start : run.stop], moved)
+        return MappedRows(mapped.rows[run.start : run.stop], moved, mapped.guard)
 
     def _values_kept(self, indices: NDArray[np.int64]) -> NDArray[Any]:
         return self._base._values_kept(self._base_rows(indices))

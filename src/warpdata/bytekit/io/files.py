@@ -210,6 +210,8 @@ class LocalRangeReader(FileRangeReader):
 
     is_local = True
     copied_bytes = COPY_BELOW_BYTES
+    _is_own = True
+    """Whether nobody else uses the position of the descriptor."""
     _view: memoryview | None = None
     _shared: _Descriptor | None = None
     """The descriptor, if it may be closed to make room; `_fd` is not used then."""
@@ -232,7 +234,7 @@ class LocalRangeReader(FileRangeReader):
         reader = cls.__new__(cls)
         name = getattr(file, "name", None)
         reader.name = name if isinstance(name, str) else "<open file>"
-        reader._fd = os.dup(file.fileno())
+        reader._fd, reader._is_own = os.dup(file.fileno()), False
         reader.size = _regular_size(reader._fd, reader.name)
         return reader
 
@@ -279,7 +281,10 @@ class LocalRangeReader(FileRangeReader):
     def check_not_truncated(self) -> None:
         """Raise TruncatedError if the file was cut since it was opened: touching lost pages would end the process."""
         if self._fd >= 0:
-            _check_size(os.fstat(self._fd).st_size, self.size, self.name)
+            # Quicker than fstat(); of a file that the user opened it would move the position.
+            size = os.lseek(self._fd, 0, os.SEEK_END) if self._is_own else os.fstat(self._fd).st_size
+            if size < self.size:
+                _check_size(size, self.size, self.name)
             return
         with contextlib.suppress(BlobNotFoundError):  # a mapped file whose name is gone stays as it is
             self._with_fd(lambda fd: _check_size(os.fstat(fd).st_size, self.size, self.name))

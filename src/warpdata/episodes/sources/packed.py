@@ -6,9 +6,6 @@ import os
 from collections.abc import Collection, Mapping
 from functools import partial
 
-import numpy as np
-from numpy.typing import NDArray
-
 from warpdata.bytekit.arrays import dtype_named
 from warpdata.bytekit.io.ranges import BytesRangeReader, PartRangeReader, RangeReader
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
@@ -24,7 +21,7 @@ from warpdata.formats.episodedir.signal_file import Description
 from warpdata.formats.wshard.chunks import ChunkList, validate_chunk_continuity
 from warpdata.formats.wshard.layout import META_EPISODE, TIMESTAMPS_NS
 from warpdata.formats.wshard.reader import ShardReader
-from warpdata.formats.wshard.rows import BlockRows
+from warpdata.formats.wshard.rows import BlockRows, read_numbers
 from warpdata.formats.wshard.schema import TensorSpec, tensor_spec
 from warpdata.timeline.memory import JoinedSignal
 from warpdata.timeline.signal import Signal
@@ -127,11 +124,7 @@ def _open_signal(
         )
     times = BlockRows(shard, blocks.get("times", TIMESTAMPS_NS), _I64, rows)
     meta = signal_meta(description, name)
-    return BlockSignal(name, meta, ragged or parts, partial(_read_times, times), times)
-
-
-def _read_times(rows: BlockRows) -> NDArray[np.int64]:
-    return np.frombuffer(rows.shard.view(rows.block), np.int64)
+    return BlockSignal(name, meta, ragged or parts, partial(read_numbers, times), times)
 
 
 class TableSignal(SimpleSignal):

@@ -27,7 +27,7 @@ from warpdata.formats.wshard.episode import Channel, WShardEpisode, load_wshard
 from warpdata.formats.wshard.layout import DONE, REWARD, ROLE_CHUNK_LIST, TRUNCATED
 from warpdata.formats.wshard.reader import ShardReader
 from warpdata.formats.wshard.residual import is_sign_bits
-from warpdata.formats.wshard.rows import ArrayRows, BlockRows, ChannelRows, is_text
+from warpdata.formats.wshard.rows import ArrayRows, BlockRows, ChannelRows, is_text, read_numbers
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.meta import SignalMeta, SignalRole, as_kind, guess_role, numeric_kind
 from warpdata.timeline.ragged import split_rows
@@ -86,7 +86,7 @@ class RaggedRows:
     @cached_property
     def offsets(self) -> NDArray[np.int64]:
         """The first row of every value, and the number of rows."""
-        offsets, block = self._places.rows(0, self.length + 1), self._places.block
+        offsets, block = read_numbers(self._places), self._places.block
         if offsets[0] != 0 or offsets[-1] != self._rows.length or (offsets[1:] < offsets[:-1]).any():
             raise CorruptLayoutError(
                 f"the offsets are not those of {self._rows.length} rows",
@@ -206,7 +206,7 @@ class BlockSignal(Reopens, ClockedSignal):
         block = self._block()
         if block is not None:
             mapped = block.mapped_rows()
-            return None if mapped is None else MappedRows(*mapped)
+            return None if mapped is None else MappedRows(*mapped, block.shard.guard)
         part = self.parts[0] if len(self.parts) == 1 else None
         return MappedRows(part.array) if isinstance(part, ArrayRows) else None
 

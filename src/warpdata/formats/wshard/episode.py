@@ -39,6 +39,7 @@ from warpdata.formats.wshard.rows import (
     encode_value,
     is_stored,
     is_text,
+    read_numbers,
     text_spec,
 )
 from warpdata.formats.wshard.schema import (
@@ -167,7 +168,7 @@ class Channel:
     @property
     def timestamps_ns(self) -> NDArray[np.int64] | None:
         """The channel's own clock, one int64 per row, or None if it follows the episode."""
-        return None if self._clock is None else self._clock.rows(0, self._clock.length)
+        return None if self._clock is None else read_numbers(self._clock)
 
     @timestamps_ns.setter
     def timestamps_ns(self, value: Any) -> None:
@@ -642,7 +643,7 @@ class _LazyTimes:
     @cached_property
     def array(self) -> NDArray[np.int64]:
         """All times."""
-        array = read_only(self._source.rows(0, self.length))
+        array = read_only(read_numbers(self._source))
         _LENT[id(array)] = self
         return array
 

@@ -15,7 +15,6 @@ from warpdata.bytekit.io.files import LocalRangeReader, open_source
 from warpdata.bytekit.io.ranges import (
     Range,
     RangeReader,
-    check_not_truncated,
     drop_cached,
     prefetch,
     resident,
@@ -94,6 +93,7 @@ class ShardReader(Reopens):
         self._verified: set[str] = set()
         self._pieces: dict[str, PieceChecksums | None] = {}
         self._seek_tables: dict[str, SeekTable] = {}
+        self._numbers: dict[str, NDArray[np.int64]] = {}
 
     def _read_table(self) -> BlockTable:
         """Read the head of the file: header, block table and names."""
@@ -193,6 +193,12 @@ class ShardReader(Reopens):
             self._keep(name, data)
         return data
 
+    def numbers(self, name: str) -> NDArray[np.int64]:
+        """A block of times or offsets in memory of its own: it is used for long, and a file may be cut meanwhile."""
+        if name not in self._numbers:
+            self._numbers[name] = np.frombuffer(bytes(self.view(name)), np.int64)
+        return self._numbers[name]
+
     def _keep(self, key: Hashable, data: memoryview) -> None:
         if not self._owner:
             self._owner = BLOCK_CACHE.new_owner()
@@ -267,9 +273,15 @@ class ShardReader(Reopens):
             return resident(self.range_reader, block.data_offset, block.data_offset + block.disk_size)
         return self._stored(block, 0, block.disk_size)
 
+    @property
+    def guard(self) -> Callable[[], None] | None:
+        """What raises TruncatedError if the mapped file was cut; for users of `map_block`, before they touch them."""
+        return getattr(self.range_reader, "check_not_truncated", None)
+
     def check_not_truncated(self) -> None:
-        """Raise TruncatedError if the mapped file was cut; for users of `map_block`, before they touch them."""
-        check_not_truncated(self.range_reader)
+        """Raise TruncatedError if the mapped file was cut."""
+        if (guard := self.guard) is not None:
+            guard()
 
     def is_verified(self, name: str) -> bool:
         """Whether every byte of a raw block was verified by this reader, or is trusted."""

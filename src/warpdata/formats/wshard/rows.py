@@ -231,7 +231,7 @@ class PieceChecksums:
         (rows,) = layout.PIECES_HEADER.unpack(data[:size])
         if rows == 0:
             raise CorruptLayoutError("a list of piece checksums has pieces of no rows", path=path)
-        return cls(rows, np.frombuffer(data[size:], "<u4"))
+        return cls(rows, np.frombuffer(bytes(data[size:]), "<u4"))
 
     def pack(self) -> bytes:
         """The bytes of an `aux/crc32c/…` block."""
@@ -383,6 +383,11 @@ class BlockRows:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_mapped": None, "_is_checked": False, "_pieces": None}
+
+
+def read_numbers(rows: ChannelRows) -> NDArray[np.int64]:
+    """All times or offsets of a source, in memory."""
+    return rows.shard.numbers(rows.block) if isinstance(rows, BlockRows) else rows.rows(0, rows.length)
 
 
 def _near_together(starts: NDArray[np.int64], width: int, gap: int) -> Iterator[tuple[int, int, list[int]]]:
