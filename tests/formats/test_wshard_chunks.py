@@ -335,6 +335,9 @@ def test_times_go_on_from_chunk_to_chunk(tmp_path: Path, start: int, own_clock: 
     with pytest.raises(CorruptLayoutError, match="chunk 1 starts before chunk 0 ends"):
         wd.validate_chunk_continuity(mixed)
     assert [finding.code for finding in verify_shard(mixed)] == ["corrupt_layout"]
+    opened = wd.open_episode(mixed)
+    with pytest.raises(CorruptLayoutError, match="chunk 1 starts before the one before it ends"):
+        _ = opened["x"].timestamps if own_clock else opened.steps.times_ns
 
 
 def test_an_episode_whose_times_go_back_is_cut_and_joined(tmp_path: Path) -> None:

@@ -559,7 +559,8 @@ class ChunkedEpisodeReader:
         """The whole episode as one."""
         if not self.manifest.chunks:
             return WShardEpisode(self.manifest.episode_id, self.manifest.env_id)
-        whole = join_episodes([entry.length for entry in self.manifest.chunks], self._opened)
+        lengths = [entry.length for entry in self.manifest.chunks]
+        whole = _join_episodes(lengths, self._opened, not self.manifest.has_unordered_times)
         whole.id = self.manifest.episode_id
         whole.env_id = self.manifest.env_id or whole.env_id
         return whole
@@ -674,18 +675,23 @@ def _cut_bits(key: str, channel: Channel, start: int, end: int, length: int) -> 
 OpenChunk = Callable[[int], WShardEpisode]
 
 
-def join_episodes(lengths: Sequence[int], open_chunk: OpenChunk) -> WShardEpisode:
+def _join_episodes(lengths: Sequence[int], open_chunk: OpenChunk, is_ordered: bool) -> WShardEpisode:
     """One episode over its chunks; only the first chunk is opened until rows of others are read."""
     first = open_chunk(0)
-    whole = first.map_channels(partial(_join_channel, lengths, open_chunk))
+    whole = first.map_channels(partial(_join_channel, lengths, open_chunk, is_ordered))
     whole.length = sum(lengths)
     whole.chunk_index = whole.total_chunks = whole.timestep_range = None
     if first.clock_source is not None:
-        whole.set_clock(JoinedRows(_I64, lengths, partial(_part, open_chunk, "", "clock_source")))
+        clock = JoinedRows(
+            _I64, lengths, partial(_part, open_chunk, "", "clock_source"), increases=is_ordered
+        )
+        whole.set_clock(clock)
     return whole
 
 
-def _join_channel(lengths: Sequence[int], open_chunk: OpenChunk, block: str, first: Channel) -> Channel:
+def _join_channel(
+    lengths: Sequence[int], open_chunk: OpenChunk, is_ordered: bool, block: str, first: Channel
+) -> Channel:
     lane, _, key = block.partition("/")
     spec, clock = first.row_source.spec, None
     if lane == "residual" and is_sign_bits(key, spec):
@@ -697,7 +703,8 @@ def _join_channel(lengths: Sequence[int], open_chunk: OpenChunk, block: str, fir
         if first.clock_source is not None:
             # A channel with its own clock has as many rows per chunk as its chunk states.
             lengths = [open_chunk(index).channel(block).length for index in range(len(lengths))]
-            clock = JoinedRows(_I64, lengths, partial(_part, open_chunk, block, "clock_source"))
+            read_clock = partial(_part, open_chunk, block, "clock_source")
+            clock = JoinedRows(_I64, lengths, read_clock, increases=is_ordered)
         rows = JoinedRows(spec, lengths, partial(_part, open_chunk, block, "row_source"))
     return Channel.over(first.name, rows, clock=clock, about=first.about)
 

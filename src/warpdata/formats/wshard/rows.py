@@ -76,9 +76,15 @@ class JoinedRows:
     is_stored = True
 
     def __init__(
-        self, spec: TensorSpec, lengths: Sequence[int], open_part: Callable[[int], ChannelRows]
+        self,
+        spec: TensorSpec,
+        lengths: Sequence[int],
+        open_part: Callable[[int], ChannelRows],
+        *,
+        increases: bool = False,
     ) -> None:
-        self.spec = spec
+        """`increases`: the rows are times, and a chunk that does not begin after the one before it ends is refused."""
+        self.spec, self.increases = spec, increases
         self.starts = [0, *itertools.accumulate(lengths)]
         self.length = self.starts[-1]
         self.open_part = open_part
@@ -92,7 +98,13 @@ class JoinedRows:
             source = self.open_part(index)
             if source.spec != self.spec or source.length != high - low:
                 raise CorruptLayoutError(f"chunk {index} does not hold the rows its list promises")
-            parts.append(source.rows(start - low, min(end, high) - low))
+            part = source.rows(start - low, min(end, high) - low)
+            if self.increases and parts and part[0] <= parts[-1][-1]:
+                raise CorruptLayoutError(
+                    f"chunk {index} starts before the one before it ends: at {part[0]} ns, "
+                    f"expected a time after {parts[-1][-1]} ns"
+                )
+            parts.append(part)
             start = high
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
