@@ -62,7 +62,7 @@ W = TypeVar("W", bound=str)
 
 def nearest(name: str, names: Iterable[str]) -> str:
     """A suggestion for a misspelt name, to end a message with; empty if none is close."""
-    known = {str(each).casefold(): str(each) for each in names}
+    known = {str(each).casefold(): str(each) for each in names if str(each) != str(name)}
     found = difflib.get_close_matches(str(name).casefold(), known, n=1)
     return f" Did you mean {known[found[0]]!r}?" if found else ""
 

@@ -160,15 +160,12 @@ class EpisodeReader:
         return [partial(read, camera, wait=True) for camera in self.cameras if not read(camera, wait=False)]
 
     def _named_error(self, error: WarpError, name: str, anchors: Int64s) -> WarpError:
-        place = f"episode {self.episode.id!r} near {int(self.times[anchors[0]])}"
-        return named_error(error, f"{place}, field {name!r}" if name else place)
+        field = f", field {name!r}" if name else ""
+        return named_error(error, f"episode {self.episode.id!r} near {int(self.times[anchors[0]])}{field}")
 
     def inside(self, anchors: Int64s) -> Bools:
         """At which anchors no row of any signal is beyond an edge."""
-        good = np.ones(len(anchors), np.bool_)
-        for field in self.fields.values():
-            good &= field.inside(anchors)
-        return good
+        return np.asarray(np.logical_and.reduce([field.inside(anchors) for field in self.fields.values()]))
 
     def prefetch(self, anchors: Int64s, blocks: Sequence[SampleBlock]) -> None:
         """Bring the bytes that are read at these anchors into the cache; of cameras those of their blocks."""
@@ -207,8 +204,7 @@ class EpisodeReader:
                 try:
                     _check_signal(reader.signal)
                 except WarpError as error:
-                    error.message = f"field {name!r}: {error.message}"
-                    raise
+                    raise named_error(error, f"field {name!r}") from None
 
 
 def named_error(error: WarpError, where: str) -> WarpError:
@@ -280,12 +276,8 @@ class RowTable:
         episode: Episode,
         max_age_ns: int | None,
     ) -> None:
-        self._align = field.align
-        self._rows = rows
-        self._clock = clock
-        self._times = times
-        self._episode = episode
-        self._max_age_ns = max_age_ns
+        self._align, self._rows, self._clock = field.align, rows, clock
+        self._times, self._episode, self._max_age_ns = times, episode, max_age_ns
         self._is_small = len(times) * len(rows.offsets) <= _TABLE_ROWS
         self._table: Aligned | None = None
 
@@ -502,10 +494,8 @@ class SignalReader:
         guards: list[Callable[[], None]],
     ) -> None:
         """`guards` takes what is to be called before each batch, while values are read in a mapped file."""
-        self.schema = schema
-        self.signal = signal
-        self.rows = rows
-        self._reference = reference
+        self.schema, self.signal = schema, signal
+        self.rows, self._reference = rows, reference
         self._is_between = schema.field.align in ("linear", "slerp")
         self._is_plain = (
             not (self._is_between or schema.is_changed or schema.is_text or schema.is_ragged)
@@ -553,10 +543,8 @@ class SignalReader:
         # Most groups are of few samples: a copy each costs less than indexing by arrays.
         for anchor, place in zip(anchors.tolist(), places.tolist(), strict=True):
             first = runs[anchor]
-            if check is not None:
-                chosen = positions[anchor]
-                if check(int(chosen.min()), int(chosen.max()) + 1):
-                    self._direct, check = MappedRows(rows, None, guard), None  # all of them are checked now
+            if check is not None and check(int(positions[anchor].min()), int(positions[anchor].max()) + 1):
+                self._direct, check = MappedRows(rows, None, guard), None  # all of them are checked now
             if first >= 0:
                 copies.append((values[place], rows[first : first + count]))
             else:

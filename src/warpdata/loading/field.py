@@ -14,7 +14,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from warpdata.bytekit.lazy import cached_property
 from warpdata.episodes.collection.jobs import code_name
-from warpdata.errors import SchemaMismatchError, nearest, require_word, suggests
+from warpdata.errors import SchemaMismatchError, WarpError, nearest, require_word, suggests
 from warpdata.formats.episodedir.scaling import RESIZES, ImageView, view_image
 from warpdata.loading.images import IMAGE_SCALES
 from warpdata.loading.poses import POSES, pose_width
@@ -481,9 +481,13 @@ def check_same(known: FieldSchema, schema: FieldSchema, episode: str) -> None:
         )
 
 
-def unknown_signal(name: str, signal: str, known: Sequence[str]) -> KeyError:
-    """The error for a field that no episode has."""
-    return KeyError(
-        f"field {name!r}: no episode has a signal or static item {signal!r}; there are "
-        f"{', '.join(dict.fromkeys(known)) or 'none'}.{nearest(signal, known)}"
+def unknown_signal(name: str, signal: str, known: Sequence[str], damage: WarpError | None) -> Exception:
+    """The error for a field that no episode has, or that none has undamaged."""
+    return (
+        damage
+        if damage is not None and signal in known
+        else KeyError(
+            f"field {name!r}: no episode has a signal or static item {signal!r}; there are "
+            f"{', '.join(dict.fromkeys(known)) or 'none'}.{nearest(signal, known)}"
+        )
     )

@@ -349,6 +349,7 @@ class Windows(RowSource):
         known: dict[str, FieldSchema] = {}
         references = {option.relative_to for option in self._fields.values()} - {None}
         names: dict[str, None] = {}
+        damage: WarpError | None = None
         for position in range(len(self.episodes)):
             if len(known) == len(self._fields) and not references:
                 break
@@ -362,13 +363,14 @@ class Windows(RowSource):
                     if schema is not None:
                         known[name] = schema
             except DAMAGE as error:
+                damage = damage or error
                 self._note(position, error)
         for name, option in self._fields.items():
             if name not in known or option.relative_to in references:
                 if not names:
                     raise DatasetError("there is no episode to make windows of", hint="Check the selection.")
                 missing = option.signal if name not in known else str(option.relative_to)
-                raise unknown_signal(name, missing, list(names))
+                raise unknown_signal(name, missing, list(names), damage)
         return {name: known[name] for name in self._fields}
 
     def _check_anchor(self) -> None:
@@ -637,9 +639,7 @@ class Windows(RowSource):
 
     def is_remote(self) -> bool:
         """Whether reading waits for a network, judged by the fields of the first episode."""
-        if not len(self.episodes):
-            return False
-        signals = (signal_named(self.episodes[0], name) for name in self._grid_signals)
+        signals = [signal_named(each, name) for each in self.episodes[:1] for name in self._grid_signals]
         return any(signal is not None and signal._is_far() for signal in signals)
 
     def prefetch(self, samples: Int64s, threads: ThreadPool, block_rows: int = 1) -> None:

@@ -211,7 +211,7 @@ class LocalRangeReader(FileRangeReader):
     is_local = True
     copied_bytes = COPY_BELOW_BYTES
     _is_own = True
-    """Whether nobody else uses the position of the descriptor."""
+    """Whether no other descriptor shares the position of this one."""
     _view: memoryview | None = None
     _shared: _Descriptor | None = None
     """The descriptor, if it may be closed to make room; `_fd` is not used then."""
@@ -281,7 +281,7 @@ class LocalRangeReader(FileRangeReader):
     def check_not_truncated(self) -> None:
         """Raise TruncatedError if the file was cut since it was opened: touching lost pages would end the process."""
         if self._fd >= 0:
-            # Quicker than fstat(); of a file that the user opened it would move the position.
+            # Quicker than asking for the status; of a file that the user opened it would move the position.
             size = os.lseek(self._fd, 0, os.SEEK_END) if self._is_own else os.fstat(self._fd).st_size
             if size < self.size:
                 _check_size(size, self.size, self.name)
