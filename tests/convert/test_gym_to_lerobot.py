@@ -12,6 +12,7 @@ import pytest
 
 import warpdata as wd
 from warpdata.episodes.collection.edits import Edits
+from warpdata.errors import BlobNotFoundError
 
 STEPS = 8
 STEP_NS = 20_000_000
@@ -62,7 +63,9 @@ def test_names_are_those_that_policies_look_for(root: Path, tmp_path: Path) -> N
     assert {"observation.images.side", "observation.images.frame"} <= set(features)
     signals = receipt.to_json()["signals"]
     assert signals["reward"]["how"] == signals["action"]["how"] == "kept"
-    assert signals["observation/state"]["how"] == "dropped"
+    for name in ("observation/state", "observation/side"):
+        assert signals[name]["how"] in ("cut", "reencoded"), "all but the last record are there"
+        assert any("after the last step" in why for why in signals[name]["why"])
     assert not receipt.is_exact
     episode = wd.open(tmp_path / "set")[1]
     assert episode.static["seed"] == 1
@@ -94,3 +97,15 @@ def test_a_trimmed_episode_has_no_reward_without_a_value(root: Path, tmp_path: P
     if target == "lerobot":
         stats = json.loads((tmp_path / "set.lerobot" / "meta" / "stats.json").read_text())
         assert np.isfinite(stats["next.reward"]["mean"]).all()
+
+
+def test_a_missing_video_is_named(root: Path, tmp_path: Path) -> None:
+    wd.export_episodes(root, tmp_path / "set", "lerobot", task="count")
+    for video in (tmp_path / "set").rglob("*.mp4"):
+        video.unlink()
+    camera = wd.Field("observation.images.frame")
+    with (
+        pytest.warns(UserWarning, match="cannot be read"),
+        pytest.raises(BlobNotFoundError, match="file-000"),
+    ):
+        _ = wd.Windows(wd.open_episodes(tmp_path / "set"), {"camera": camera}, anchor="action").schema

@@ -115,7 +115,7 @@ def test_tasks_and_names_of_other_sets_come_back(tmp_path: Path) -> None:
     assert (
         zarr.read(tmp_path / "more.zarr")[0]["obs/object"].meta.shape == with_more[0]["obs/object"].meta.shape
     )
-    assert receipt.signals["obs/object"].how == "dropped"
+    assert receipt.signals["obs/object"].how == "cut"
     assert "after the last step" in receipt.signals["obs/object"].why[0]
 
 

@@ -268,7 +268,7 @@ class ReplayWriter(StepWriter):
                 rows.notes[name] = replace(rows.notes[name], how="retyped", why=f"{dtype} as bool")
             if role in ("reward", "terminated") and count == len(rows):
                 why = "the last row has no place in the target"
-                rows.notes[name] = replace(rows.notes[name], how="dropped", why=why)
+                rows.notes[name] = replace(rows.notes[name], how="cut", why=why)
             elif role not in ("reward", "terminated", "action") and count > column.count:
                 why = "the last observation is repeated"
                 rows.notes[name] = replace(rows.notes[name], how="resampled", why=why)

@@ -334,7 +334,7 @@ class StepColumn:
             age = int(np.abs(aligned.age_ns[aligned.mask]).max(initial=0))
             return note("resampled", why, max_age_ns=age)
         if self.has_more and not has_final:
-            return note("dropped", _NO_PLACE)
+            return note("cut", _NO_PLACE)
         if self.has_more and (moved := abs(int(self.signal.timestamps[-1]) - self.end_ns)) > EXACT_NS:
             why = "the observation after the last step is moved in time"
             return note_of(self.signal, "resampled", why, known=self.content, max_error_ns=moved)

@@ -394,7 +394,7 @@ class MinariWriter(StepWriter):
             if wanted > available:
                 note = replace(note, how="resampled", why="the last observation is repeated")
             elif available < column.count and not (column.meta.role == "action" and column.has_more):
-                note = replace(note, how="dropped", why="the last step is dropped")
+                note = replace(note, how="cut", why="the last step is dropped")
             rows.notes[name] = called(note, name, path)
             if run is None:
                 arrays[path] = column.meta, _blocks(column, wanted, available), wanted

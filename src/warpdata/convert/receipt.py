@@ -27,7 +27,7 @@ from warpdata.errors import CorruptLayoutError, FormatError, LimitExceededError,
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.signal import Signal
 
-How = Literal["kept", "retyped", "resampled", "reencoded", "dropped"]
+How = Literal["kept", "retyped", "resampled", "reencoded", "cut", "dropped"]
 HOW: tuple[How, ...] = get_args(How)
 RECEIPT_FILE = "warpdata.json"
 """File of an exported folder with the receipt and the notes of its episodes."""
@@ -40,6 +40,7 @@ _WORDS = {
     "retyped": "re-typed",
     "resampled": "resampled",
     "reencoded": "re-encoded",
+    "cut": "kept except at the end",
     "dropped": "dropped",
 }
 

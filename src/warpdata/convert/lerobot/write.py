@@ -396,7 +396,9 @@ class LeRobotWriter(StepWriter):
             else:
                 made.values[name] = np.asarray(rows.steps[feature.signal].data)
                 note = column.note(has_final=False, error_ns=error_ns)
-                note = replace(note, how="retyped", why=feature.why) if feature.why else note
+                if feature.why:
+                    why = "; ".join(filter(None, (feature.why, note.why)))
+                    note = replace(note, how="cut" if note.how == "cut" else "retyped", why=why)
                 rows.notes[feature.signal] = note
         encode_cameras(raw)
         for name, why in self._features.dropped.items():
