@@ -280,8 +280,9 @@ def test_tables_without_rows_or_too_large_are_told(tmp_path: Path, monkeypatch: 
 
 def test_episodes_that_are_no_dataset_are_refused(tmp_path: Path) -> None:
     whole, bare = made_episode(0), made_episode(1, camera=False)
-    with pytest.raises(CorruptLayoutError, match="at least one episode"):
+    with pytest.raises(CorruptLayoutError, match="at least one episode") as caught:
         minari.write(Episodes.of([]), tmp_path / "a")
+    assert "another copy" not in str(caught.value.hint)
     with pytest.raises(SchemaMismatchError, match=f"'{bare.id}' has other signals than the first one"):
         minari.write(Episodes.of([whole, bare]), tmp_path / "a")
     no_action = Episode.of(
@@ -289,8 +290,9 @@ def test_episodes_that_are_no_dataset_are_refused(tmp_path: Path) -> None:
         id="x",
         steps=StepClock(STEPS),
     )
-    with pytest.raises(CorruptLayoutError, match="there are no actions"):
+    with pytest.raises(CorruptLayoutError, match="there are no actions") as caught:
         minari.write(Episodes.of([no_action]), tmp_path / "a")
+    assert "Episodes.map" in str(caught.value.hint)
     assert list(tmp_path.iterdir()) == []
 
 

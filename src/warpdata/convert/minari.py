@@ -285,7 +285,8 @@ def nested_space(spaces: Mapping[str, Space], top: str) -> dict[str, Any]:
         path[len(top) :].lstrip("/"): each for path, each in spaces.items() if path.partition("/")[0] == top
     }
     if not below:
-        raise CorruptLayoutError(f"there are no {top}, which Minari needs")
+        hint = "Name signals of the episodes so with Episodes.map."
+        raise CorruptLayoutError(f"there are no {top}, which Minari needs", hint=hint)
     if set(below) == {""}:
         return dict(below[""])
     root: dict[str, Any] = {"type": "Dict", "subspaces": {}}
@@ -317,7 +318,7 @@ def write(
         require_word("data_format", data_format, FORMATS)
     require_word("final_observation", final_observation, ("repeat", "drop"))
     if not len(episodes):
-        raise CorruptLayoutError("a Minari dataset has at least one episode")
+        raise CorruptLayoutError("a Minari dataset has at least one episode", hint="Check the selection.")
     writer = MinariWriter(data_format, dataset_id, final_observation)
     return writer.write(episodes, target, **options)
 

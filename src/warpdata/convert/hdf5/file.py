@@ -253,7 +253,11 @@ class Hdf5File(ArrayFile):
             ]
         if not groups:
             listed = ", ".join(self.names("/")[:20])
-            raise CorruptLayoutError(f"no group is called {pattern!r}; there are {listed}", path=self.name)
+            fact, hint = (
+                f"no group is called {pattern!r}; there are {listed}",
+                "Name the groups in the mapping.",
+            )
+            raise CorruptLayoutError(fact, path=self.name, hint=hint)
         return [EpisodeSpan(group.rpartition("/")[2], group) for group in groups]
 
 

@@ -211,7 +211,7 @@ class FileLayout:
         actions = [shape for path, shape in shapes.items() if self.role(path) == "action" and shape]
         if not actions:
             fact = f"episode {name!r} has no actions; it has {', '.join(shapes) or 'nothing'}"
-            raise CorruptLayoutError(fact, path=place)
+            raise CorruptLayoutError(fact, path=place, hint="Name the arrays of actions in a mapping.")
         steps = actions[0][0]
         static, more, fps = self.describe(name, steps, shapes, attributes[""], place)
         columns: dict[str, EpisodeColumn] = {}

@@ -146,7 +146,7 @@ class FramesMeta:
 
     def __init__(self, episodes: Episodes) -> None:
         if not len(episodes):
-            raise SchemaMismatchError("there are no episodes")
+            raise SchemaMismatchError("there are no episodes", hint="Check the selection.")
         self.source, first = episodes, episodes[0]
         plan = self._plan = SetPlan(episodes, first)
         self.chosen = {feature.name: feature for feature in plan.features.chosen}

@@ -261,7 +261,7 @@ def write(
     """
     require_word("version", version, get_args(Version))
     if not len(episodes):
-        raise SchemaMismatchError("there are no episodes to write")
+        raise SchemaMismatchError("there are no episodes to write", hint="Check the selection.")
     path = Path(os.path.abspath(target))
     check_free(path)
     with map_os_errors(path):

@@ -100,7 +100,7 @@ class FileIndex:
         if wanted is None:
             return []
         ids, distances = store.search(vector, k=min(top_k, len(store)), where=wanted or None)
-        scores = [1 - away if store.metric == "cosine" else -away for away in distances.tolist()]
+        scores = [(1.0 if store.metric == "cosine" else 0.0) - away for away in distances.tolist()]
         found = map(split_row, store.metadata(ids))
         return [Hit(key, score, about) for (key, about), score in zip(found, scores, strict=True)]
 
