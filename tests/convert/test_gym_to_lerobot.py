@@ -109,3 +109,17 @@ def test_a_missing_video_is_named(root: Path, tmp_path: Path) -> None:
         pytest.raises(BlobNotFoundError, match="file-000"),
     ):
         _ = wd.Windows(wd.open_episodes(tmp_path / "set"), {"camera": camera}, anchor="action").schema
+
+
+def test_every_episode_keeps_its_own_robot(tmp_path: Path) -> None:
+    for robot in ("ur5", "franka"):
+        with wd.record(tmp_path / "root", clock="simulated", static={"robot_type": robot}) as rec:
+            for step in range(5):
+                rec.append("action", np.full(2, step, np.float32), step * 10**8)
+            rec.mark(success=robot == "ur5")
+    receipt = wd.export_episodes(tmp_path / "root", tmp_path / "set", "lerobot", task="reach")
+    assert receipt.is_exact
+    kept = [episode.static for episode in wd.open_episodes(tmp_path / "set")]
+    assert [(each["robot_type"], each["success"]) for each in kept] == [("ur5", True), ("franka", False)]
+    wd.export_episodes(tmp_path / "root", tmp_path / "given", "lerobot", task="reach", robot_type="so101")
+    assert [each.static["robot_type"] for each in wd.open_episodes(tmp_path / "given")] == ["so101"] * 2

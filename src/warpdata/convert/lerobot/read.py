@@ -415,7 +415,7 @@ def _open_source(source: LeRobotSource, position: int) -> ForeignSource:
 
     static: dict[str, Any] = {**note.static, "fps": documents.fps, "episode_index": row.number}
     if documents.info.get("robot_type") is not None:
-        static["robot_type"] = documents.info["robot_type"]
+        static.setdefault("robot_type", documents.info["robot_type"])
     if texts is not None and len(texts) == 1:
         static[TASK] = texts[0]
 

@@ -229,7 +229,7 @@ CODEC = VideoOptions(codec="av1", gop_size=2, quality=30, preset="12")
 """LeRobot's own encoding, for cameras with raw frames."""
 _SAMPLED_FRAMES = 512
 _MB = 1024 * 1024
-_OWN_STATIC = ("fps", "episode_index", "robot_type", TASK)
+_OWN_STATIC = ("fps", "episode_index", TASK)
 """Static items that LeRobot has a place for."""
 _COUNTED = ("episode_index", "length", "dataset_from_index", "dataset_to_index")
 _PLACES = ("videos/", "data/", "meta/", "stats/")
@@ -334,6 +334,7 @@ class LeRobotWriter(StepWriter):
     ) -> None:
         self.version, self.is_v3 = version, version == "v3.0"
         self._names, self._task, self._robot_type, self._frames_as = names, task, robot_type, frames_as
+        self._own_static = _OWN_STATIC if robot_type is None else (*_OWN_STATIC, "robot_type")
         self._video, self._limits = video, limits
         self._rows: list[dict[str, Any]] = []
         """The entry of every written episode in the metadata."""
@@ -406,7 +407,11 @@ class LeRobotWriter(StepWriter):
                 rows.notes[name] = Note("dropped", len(episode.signals[name]), why=why)
         self._take_facts(made, rows)
         self._count_frames(made, columns)
-        static = {name: value for name, value in episode.static.items() if name not in _OWN_STATIC}
+        stated = ("robot_type", self._robot_type)  # the set has a place for one robot
+        items = (
+            item for item in episode.static.items() if item[0] not in self._own_static and item != stated
+        )
+        static = dict(items)
         start = int(rows.steps.times_ns[0])
         about = EpisodeNotes(len(rows), start_ns=start, static=packed(static)).to_json()
         return Part(len(rows), made, about)
