@@ -11,6 +11,7 @@ import pytest
 
 import warpdata as wd
 from tests.servers import run_http
+from warpdata.loading.episode_reader import EpisodeReader
 from warpdata.loading.pace import PaceLine
 from warpdata.stores.reliable import Traffic, traffic
 
@@ -106,3 +107,39 @@ def test_bytes_of_network_and_cache_are_told_apart(tmp_path: Path) -> None:
     assert found[1].cache_bytes > needed * 0.9
     assert found[1].cache_bytes < needed * 1.5, "a page counts once"
     assert traffic().network >= found[0].network_bytes
+
+
+def test_what_is_mapped_from_the_cache_is_not_fetched_again(tmp_path: Path, monkeypatch) -> None:
+    """A batch of a later epoch has no work for the threads that fetch: all values of its episodes are mapped."""
+    made = wd.WShardEpisode(id="x", length=120)
+    rng = np.random.default_rng(0)
+    made.observations["rgb"] = rng.integers(0, 255, (120, 120, 120, 3), np.uint8)
+    made.actions["ctrl"] = rng.normal(size=(120, 3)).astype(np.float32)
+    (tmp_path / "root").mkdir()
+    wd.save_wshard(made, tmp_path / "root" / "x.wshard", durable=False)
+    with wd.DatasetBuilder("lab/x", catalog=tmp_path / "catalog") as builder:
+        builder.add_episodes("e", wd.open_episodes(tmp_path / "root"))
+        builder.publish()
+    asked: list[int] = []
+    original = EpisodeReader.prefetch
+
+    def counted(self, anchors, blocks):
+        asked.append(len(anchors))
+        original(self, anchors, blocks)
+
+    monkeypatch.setattr(EpisodeReader, "prefetch", counted)
+    with run_http(tmp_path / "catalog") as server:
+        address = f"http://127.0.0.1:{server.server_address[1]}"
+        with wd.dataset("lab/x", catalog=address, cache_dir=tmp_path / "cache") as ds:
+            windows = wd.Windows(ds.episodes, {"x": wd.Field("rgb", horizon=4), "y": "ctrl"}, anchor="ctrl")
+            loader = wd.Loader(windows, batch_size=4, seed=1, threads=1)
+            counts = []
+            for _ in range(3):
+                asked.clear()
+                for batch in loader:
+                    for sample, image in zip(batch.sample_id.tolist(), batch["x"], strict=True):
+                        rows = np.minimum(np.arange(sample, sample + 4), 119)
+                        assert np.array_equal(image, made.observations["rgb"].data[rows])
+                counts.append(len(asked))
+    assert counts[0] > 0
+    assert counts[2] == 0

@@ -70,6 +70,10 @@ class FieldOut:
         self.timings = timings
 
 
+Outs = Mapping[str, FieldOut]
+"""The fields of a batch while it is read, by name."""
+
+
 class EpisodeReader:
     """An episode, its anchors, and a reader for each field."""
 
@@ -130,13 +134,13 @@ class EpisodeReader:
                 del self._plain[name]
         self.cameras = [CameraReader(readers, arrays) for readers in by_camera.values()]
 
+    @property
+    def is_in_place(self) -> bool:
+        """Whether nothing needs to be fetched: all values are in memory or in a mapped file."""
+        return not self.cameras and all(reader.is_in_place for reader in self._plain.values())
+
     def read(
-        self,
-        anchors: Int64s,
-        places: Int64s,
-        out: Mapping[str, FieldOut],
-        blocks: Sequence[SampleBlock],
-        copies: Copies,
+        self, anchors: list[int], places: list[int], out: Outs, blocks: Sequence[SampleBlock], copies: Copies
     ) -> list[Callable[[], object]]:
         """Write all fields of some anchors to places of a batch, or add to `copies`; `blocks` are for cameras.
 
@@ -153,13 +157,13 @@ class EpisodeReader:
 
         def read(camera: CameraReader, *, wait: bool) -> bool:
             try:
-                return camera.read(anchors, places, out, blocks, wait=wait)
+                return camera.read(np.array(anchors), np.array(places), out, blocks, wait=wait)
             except WarpError as error:
                 raise self._named_error(error, next(iter(camera.fields)), anchors) from None
 
         return [partial(read, camera, wait=True) for camera in self.cameras if not read(camera, wait=False)]
 
-    def _named_error(self, error: WarpError, name: str, anchors: Int64s) -> WarpError:
+    def _named_error(self, error: WarpError, name: str, anchors: list[int]) -> WarpError:
         field = f", field {name!r}" if name else ""
         return named_error(error, f"episode {self.episode.id!r} near {int(self.times[anchors[0]])}{field}")
 
@@ -230,6 +234,8 @@ def _check_signal(signal: Signal) -> None:
 class StaticReader:
     """A static item, the same value at every anchor; or a signal that the whole episode lacks."""
 
+    is_in_place = True
+
     def __init__(self, schema: FieldSchema, episode: Episode) -> None:
         name = schema.field.signal
         self._is_static = schema.is_static
@@ -249,10 +255,10 @@ class StaticReader:
         """Whether the value is final: an absent item or signal may still come."""
         return self._is_present
 
-    def read(self, anchors: Int64s, places: Int64s, out: FieldOut, copies: Copies) -> None:  # noqa: ARG002
+    def read(self, anchors: Any, places: list[int], out: FieldOut, copies: Copies) -> None:  # noqa: ARG002
         """Write the value to some places of a batch."""
         if out.values.dtype == np.dtype(object):
-            for place in places.tolist():
+            for place in places:
                 out.values[place] = self._value
         else:
             out.values[places] = self._value
@@ -261,7 +267,7 @@ class StaticReader:
 
     def read_at(self, ts_ns: Int64s, out: FieldOut) -> None:
         """Write the value at any time."""
-        self.read(ts_ns, np.arange(len(ts_ns)), out, [])
+        self.read(ts_ns, list(range(len(ts_ns))), out, [])
 
 
 class RowTable:
@@ -315,10 +321,10 @@ class RowTable:
 
     @cached_property
     def runs(self) -> list[int]:
-        """The first record of each anchor whose records follow one another, else -1; of a table that is kept."""
+        """The first record of each anchor whose records follow one another and are valid, else -1; of a table kept."""
         assert self._table is not None
         positions = self._table.positions
-        is_run = (np.diff(positions, axis=1) == 1).all(axis=1)
+        is_run = (np.diff(positions, axis=1) == 1).all(axis=1) & self._table.mask.all(axis=1)
         firsts: list[int] = np.where(is_run, positions[:, 0], -1).tolist()
         return firsts
 
@@ -366,13 +372,7 @@ class CameraReader:
         weakref.finalize(self, BLOCK_CACHE.forget, self._owner).atexit = False
 
     def read(
-        self,
-        anchors: Int64s,
-        places: Int64s,
-        out: Mapping[str, FieldOut],
-        blocks: Sequence[SampleBlock],
-        *,
-        wait: bool,
+        self, anchors: Int64s, places: Int64s, out: Outs, blocks: Sequence[SampleBlock], *, wait: bool
     ) -> bool:
         """Write values, mask and ages of some anchors to places of a batch.
 
@@ -503,6 +503,7 @@ class SignalReader:
         )
         self._direct: MappedRows | None = None
         self._guards = guards
+        self.is_in_place = False
         self._reads = 0
 
     @property
@@ -522,36 +523,39 @@ class SignalReader:
         good = self.rows.settled()
         return good if self._reference is None else good & self._reference[1].settled()
 
-    def read(self, anchors: Int64s, places: Int64s, out: FieldOut, copies: Copies) -> None:
+    def read(self, anchors: list[int], places: list[int], out: FieldOut, copies: Copies) -> None:
         """Write values, mask and ages of some anchors to places of a batch; values in memory are added to `copies`."""
         table = self.rows.table() if self._is_plain else None
         direct = self._mapped_rows() if table is not None else None
         began = perf_counter()
-        if table is not None and direct is None:
-            starts = np.array([self.rows.runs[anchor] for anchor in anchors.tolist()], np.int64)
-            if (starts >= 0).all() and self.signal._read_runs(starts, out.values, places):
-                out.age_ns[places], out.mask[places] = table.age_ns[anchors], table.mask[anchors]
-                out.timings["decode"] += perf_counter() - began
-                return
         if table is None or direct is None:
-            reference = None if self._reference is None else self._reference[1].aligned(anchors)
-            self._write(self.rows.aligned(anchors), reference, places, out)
+            self._read_values(table, np.array(anchors), np.array(places), out)
             return
         rows, check, guard = direct
-        positions, mask, ages, values = table.positions, table.mask, table.age_ns, out.values
-        runs, count = self.rows.runs, positions.shape[1]
+        runs, ages, positions, values = self.rows.runs, table.age_ns, table.positions, out.values
         # Most groups are of few samples: a copy each costs less than indexing by arrays.
-        for anchor, place in zip(anchors.tolist(), places.tolist(), strict=True):
-            first = runs[anchor]
-            if check is not None and check(int(positions[anchor].min()), int(positions[anchor].max()) + 1):
+        for anchor, place in zip(anchors, places, strict=True):
+            first, chosen = runs[anchor], positions[anchor]
+            if check is not None and check(int(chosen.min()), int(chosen.max()) + 1):
                 self._direct, check = MappedRows(rows, None, guard), None  # all of them are checked now
             if first >= 0:
-                copies.append((values[place], rows[first : first + count]))
+                copies.append((values[place], rows[first : first + len(chosen)]))
             else:
-                rows.take(positions[anchor], axis=0, out=values[place], mode="clip")
+                rows.take(chosen, axis=0, out=values[place], mode="clip")
+                out.mask[place] = table.mask[anchor]
             out.age_ns[place] = ages[anchor]
-            out.mask[place] = mask[anchor]
         out.timings["copy"] += perf_counter() - began
+
+    def _read_values(self, table: Aligned | None, anchors: Int64s, places: Int64s, out: FieldOut) -> None:
+        if table is not None:
+            began = perf_counter()
+            starts = np.array([self.rows.runs[anchor] for anchor in anchors.tolist()], np.int64)
+            if (starts >= 0).all() and self.signal._read_runs(starts, out.values, places):
+                out.age_ns[places] = table.age_ns[anchors]
+                out.timings["decode"] += perf_counter() - began
+                return
+        reference = None if self._reference is None else self._reference[1].aligned(anchors)
+        self._write(self.rows.aligned(anchors), reference, places, out)
 
     def read_at(self, ts_ns: Int64s, out: FieldOut) -> None:
         """Write values, mask and ages at any times."""
@@ -564,7 +568,7 @@ class SignalReader:
             direct = self.signal._in_memory() if self._reads % _CHECK_EVERY == 0 else None
             # take() into the batch needs the same type in native order.
             if direct is not None and direct.rows.dtype == self.schema.dtype and direct.rows.dtype.isnative:
-                self._direct = direct
+                self._direct, self.is_in_place = direct, True
                 if direct.guard is not None and direct.guard not in self._guards:
                     self._guards.append(direct.guard)
             self._reads += 1

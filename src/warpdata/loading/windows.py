@@ -572,25 +572,25 @@ class Windows(RowSource):
         out = self._outputs(len(samples), timings)
         episodes, anchors = self.table.locate(samples)
         times = np.empty(len(samples), np.int64)
-        order = np.argsort(episodes, kind="stable")
-        cuts = [0, *(np.flatnonzero(np.diff(episodes[order])) + 1).tolist(), len(order)]
-        groups = [order[low:high] for low, high in itertools.pairwise(cuts) if high]
+        order, each_anchor = np.argsort(episodes, kind="stable").tolist(), anchors.tolist()
+        groups = [(e, list(own)) for e, own in itertools.groupby(order, episodes.tolist().__getitem__)]
         # Threads that read batches at the same time begin with different episodes: few wait for a decoder.
         first = int(samples[0]) % len(groups) if groups else 0
         groups = groups[first:] + groups[:first]
 
-        def read_groups(some: list[Int64s]) -> None:
+        def read_groups(some: list[tuple[int, list[int]]]) -> None:
             later: list[Callable[[], object]] = []
             copies: Copies = []
-            for places in some:
-                position, here = int(episodes[places[0]]), anchors[places]
+            for episode, at in some:
+                here = [each_anchor[place] for place in at]
                 try:
-                    reader = self.open_at(position)
+                    reader = self.open_at(episode)
                 except WarpError as error:
-                    raise named_error(error, f"episode {self.episodes.ids[position]!r}") from None
-                times[places] = reader.times[here]
-                blocks = self._blocks(samples[places], here, position, block_rows) if reader.cameras else []
-                later += reader.read(here, places, out, blocks, copies)
+                    raise named_error(error, f"episode {self.episodes.ids[episode]!r}") from None
+                for anchor, place in zip(here, at, strict=True):
+                    times[place] = reader.times[anchor]
+                blocks = self._blocks(samples[at], anchors[at], episode, block_rows) if reader.cameras else []
+                later += reader.read(here, at, out, blocks, copies)
             began = perf_counter()
             for target, values in copies:
                 target[...] = values
@@ -651,7 +651,8 @@ class Windows(RowSource):
             blocks = self._blocks(samples[here], anchors[here], position, block_rows)
             self.open_at(position).prefetch(anchors[here], blocks)
 
-        threads.map(bring, np.unique(episodes).tolist())
+        readers = {position: self._open.get(position) for position in np.unique(episodes).tolist()}
+        threads.map(bring, [at for at, each in readers.items() if each is None or not each.is_in_place])
 
     def damage(self, samples: Int64s) -> dict[int, tuple[str, str]]:
         """Samples (by their place in the list) of damaged episodes; each episode is read and checked once."""
