@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import contextlib
 import json
 import multiprocessing
 import pickle
@@ -24,7 +25,7 @@ from tests.waiting import LIMIT_S
 from warpdata.cli.console import Exit
 from warpdata.cli.main import main
 from warpdata.convert.aligning import grid_times
-from warpdata.errors import WarpError
+from warpdata.errors import SchemaMismatchError, WarpError
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.memory import ArraySignal
 from warpdata.timeline.meta import SignalMeta
@@ -125,6 +126,30 @@ def expected(number: int) -> dict[str, Any]:
         "times": [k * STEP_NS for k in rows],
         "static": {"task": f"task {number}", "seed": 7 + number, "success": number == 0},
     }
+
+
+@every_target
+@pytest.mark.parametrize(
+    "names", [("observation", "frame"), ("observation", "observation/frame"), ("a", "b")]
+)
+def test_any_names_of_observations_have_a_place(target: str, names: tuple[str, str], tmp_path: Path) -> None:
+    """As a gym recording has them: the name of one may be the folder of another in the target, or be refused."""
+    with wd.record(tmp_path / "root", clock="simulated") as rec:
+        for k in range(COUNT):
+            seen = {names[0]: np.full(3, k, np.float32), names[1]: np.full((32, 48, 3), 15 * k, np.uint8)}
+            last = k == COUNT - 1
+            rec.step(
+                seen, {"action": np.zeros(2)}, reward=1.0, terminated=last, truncated=False, ts_ns=k * STEP_NS
+            )
+    episode = None
+    is_nested = names[1].startswith(f"{names[0]}/")  # few formats have an array and a folder of one name
+    with contextlib.suppress(SchemaMismatchError) if is_nested else contextlib.nullcontext():
+        episode = export(target, tmp_path / "set", tmp_path / "root")[1][0]
+    if episode is None:
+        return
+    states = [np.asarray(each.values()) for each in episode.signals.values() if each.meta.dtype == "float32"]
+    (state,) = (values for values in states if values.shape[1:] == (3,))
+    assert np.array_equal(state[:COUNT, 0], np.arange(COUNT))
 
 
 @every_target

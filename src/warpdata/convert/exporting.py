@@ -233,7 +233,8 @@ class StepRows:
             word = pattern.removesuffix("/{}")
             if "{}" not in pattern and name != (word if word in names else names[0]):
                 word = pattern = other
-            is_placed = name == word or name.startswith(f"{word}/")
+            is_folder = "{}" in pattern and len(names) > 1
+            is_placed = (name == word and not is_folder) or name.startswith(f"{word}/")
             short = name if pattern == other else _PREFIX.sub("", name, count=1)
             paths[name] = name if is_placed else pattern.format(short)
         taken = list(paths.values())

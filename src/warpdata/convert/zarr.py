@@ -415,6 +415,7 @@ class ReplayBufferWriter(StepWriter):
         """All signals but text."""
         rows.drop_objects("")
         super().choose(rows, episodes)
+        rows.place({})  # no array may be the folder of another
         for name, (dtype, _) in self.schema.items():
             check_inside(name, "the archive")
             if dtype.kind not in "biuf":
