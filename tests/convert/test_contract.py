@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
-import contextlib
 import json
 import multiprocessing
 import pickle
