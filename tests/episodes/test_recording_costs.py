@@ -355,6 +355,22 @@ def test_slots_of_frames_are_made_in_the_background(
     assert len(wd.open_episode(tmp_path / "ep")["cam"]) == count
 
 
+def test_the_background_never_waits_for_an_append(tmp_path: Path) -> None:
+    """An append holds the lock of the journal while it waits for room in the queue of the background."""
+    with wd.DiskEpisodeWriter(tmp_path / "ep") as writer:
+        writer.append("cam", IMAGE, 0)
+        chores, journal = writer._threads.chores, writer._journal
+        until(lambda: not chores.jobs, "the slots are never made")
+        slots = writer._recorders["cam"]._frames
+        with journal.lock:
+            chores.submit(slots._grow)
+            journal._frames = None
+            chores.submit(journal.expect_frames)
+            until(lambda: not chores.jobs, "the background waits for the lock of the journal")
+        writer.append("cam", IMAGE, 1)
+    assert len(wd.open_episode(tmp_path / "ep")["cam"]) == 2
+
+
 def test_a_recorder_killed_before_its_journal_has_a_name_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,7 +21,7 @@ from warpdata.bytekit.io.append_file import AppendFile
 from warpdata.bytekit.io.commit import commit_together, fsync_files
 from warpdata.episodes.record.status import FRAMES_PREFIX
 from warpdata.episodes.record.tables import SignalsJournal, owner
-from warpdata.episodes.record.threads import JobQueue
+from warpdata.episodes.record.threads import JobQueue, interrupts_wait
 from warpdata.episodes.record.values import BEGIN, CLOSED, as_timestamp, mismatch_error, order_error
 from warpdata.episodes.statistics import ClockStatistics, SharedClocks
 from warpdata.errors import require_word
@@ -345,6 +345,8 @@ class FrameSlots:
         """The last one is the next to be taken: memory that was used just now is in the cache."""
         self._next: tuple[int, FramePlace] | None = None
         """The last frame and its slot: one that Ctrl-C interrupted comes again, to the same slot."""
+        self._made: SlotFile | None = None
+        """Slots that the background made and that are not used yet."""
         self._is_growing = False
         self._is_closed = False
         self._grow_soon()
@@ -352,6 +354,12 @@ class FrameSlots:
     def append(self, step: int, ts_ns: int, frame: Buffer) -> FramePlace:
         """Copy a frame to where it survives the death of the process."""
         self.signals.threads.check()
+        if self._made is not None:
+            with interrupts_wait():
+                file, self._made = self._made, None
+                self.signals.note({"journal": os.path.basename(file.path)})
+                self._free += [FramePlace(file, slot) for slot in range(self._slots)]
+                self._is_growing = False
         if self._next is None or self._next[0] != step:
             if len(self._free) * 2 <= self._slots:
                 self._grow_soon()
@@ -384,9 +392,8 @@ class FrameSlots:
         if self._is_closed:
             file.close()
             return
-        self.signals.note({"journal": os.path.basename(path)})
-        self._free += [FramePlace(file, slot) for slot in range(self._slots)]
-        self._is_growing = False
+        # Noted by the camera: who holds the lock of the journal may be waiting for this thread.
+        self._made = file
 
     def close(self) -> None:
         """Close all files, which stay."""

@@ -84,15 +84,17 @@ class SignalsJournal:
         threads.add_journal(self.writer)
         self._frames: JournalWriter | None = None
         self._frames_lock = threading.Lock()
+        self._has_frames = False
 
     def expect_frames(self) -> None:
         """In the background: make a journal in memory for the first frames, which need not reach the disk."""
         if self._frames is None and not self.syncs_every_record:
             path = os.path.join(os.path.dirname(self.writer.path), _FIRST_FRAMES)
             about = {"kind": layout.FRAMES_KIND, "journal": _FIRST_FRAMES, "owner": owner()}
-            frames = JournalWriter(path, about, max_record_bytes=layout.MAX_RECORD_BYTES, in_memory=True)
-            self.note({"journal": _FIRST_FRAMES})
-            self._frames = frames
+            # Noted by the first frame: who holds the lock of the journal may be waiting for this thread.
+            self._frames = JournalWriter(
+                path, about, max_record_bytes=layout.MAX_RECORD_BYTES, in_memory=True
+            )
 
     def append_frame(self, stream: int, step: int, ts_ns: int, frame: Buffer) -> tuple[JournalWriter, int]:
         """Add a frame that has no slot; returns the journal it is in, and its offset there."""
@@ -100,6 +102,9 @@ class SignalsJournal:
             with self.lock:
                 return self.writer, self.writer.append(stream, step, 1, ts_ns, frame)
         with self._frames_lock:  # others need not wait for a copy that takes long
+            if not self._has_frames:
+                self.note({"journal": _FIRST_FRAMES})
+                self._has_frames = True
             return self._frames, self._frames.append(stream, step, 1, ts_ns, frame)
 
     def note(self, fact: Mapping[str, Any]) -> None:
