@@ -30,7 +30,7 @@ BUDGETS: dict[str, tuple[int, int, int]] = {
     "cli": (3700, 240, 0),
     "convert": (11200, 1020, 10),
     "corpora": (1900, 220, 5),
-    "episodes": (12000, 1210, 10),
+    "episodes": (12050, 1210, 10),
     "formats": (12700, 1200, 5),
     "loading": (5000, 510, 0),
     "ordering": (800, 120, 0),

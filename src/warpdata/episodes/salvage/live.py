@@ -29,7 +29,7 @@ from warpdata.episodes.salvage.unfinished import (
 from warpdata.episodes.sources.cameras import VideoSignal, signal_meta
 from warpdata.episodes.sources.disk_episode import DiskEpisode
 from warpdata.episodes.sources.shard_episode import episode_of_shard
-from warpdata.errors import WarpError
+from warpdata.errors import BlobNotFoundError, WarpError
 from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.documents import restored_static
 from warpdata.formats.episodedir.frame_index import FrameIndex, index_of_marks
@@ -161,6 +161,10 @@ def _join(name: str, parts: list[Signal]) -> Iterator[tuple[str, Signal]]:
         )
 
 
+_TRIES = 3
+"""A journal gets its name while it is looked for."""
+
+
 class _LivePart:
     """The journals of one process."""
 
@@ -173,12 +177,18 @@ class _LivePart:
 
     def refresh(self) -> None:
         recording = self.recording
-        journal = recording.work / SIGNALS_JOURNAL
-        if not journal.exists():  # its header is being brought to the disk
-            journal = next(recording.work.glob(f".{SIGNALS_JOURNAL}{TEMP_MARK}*"), journal)
-        # It may not be there yet, or be gone just now.
-        with contextlib.suppress(WarpError, FileNotFoundError), FileRangeReader(journal) as reader:
-            self._read(JournalReader(reader))
+        for _ in range(_TRIES):
+            journal = recording.work / SIGNALS_JOURNAL
+            if not journal.exists():  # its header is being brought to the disk
+                journal = next(recording.work.glob(f".{SIGNALS_JOURNAL}{TEMP_MARK}*"), journal)
+            try:
+                with FileRangeReader(journal) as reader:
+                    self._read(JournalReader(reader))
+            except (BlobNotFoundError, FileNotFoundError):  # not there yet, renamed or gone just now
+                continue
+            except WarpError:
+                pass
+            break
         for stream, about in recording.signals.items():
             with contextlib.suppress(
                 WarpError, KeyError, TypeError, ValueError
