@@ -120,6 +120,8 @@ const SCENARIOS = {
     for (let turn = 0; turn < (options.turns ?? 50); turn++) {
       const at = BigInt(Math.floor(140_000_000 + random() * 2_230_000_000));
       await page.evaluate((to) => (window.warpdata.time_ns = to), (start + at).toString());
+      const isThere = (to) => document.querySelector("[data-testid=time-cursor]").dataset.timeNs === to;
+      await page.waitForFunction(isThere, (start + at).toString()); // before, the cameras are those of the last turn
       await settled(page);
       for (const seen of await numbers(page)) {
         const [every, offset] = late[seen.signal];
