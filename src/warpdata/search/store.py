@@ -447,10 +447,21 @@ class VectorStore(Reopens):
             self._commit(appender, segments, appender.state.after_delete(keys))
             self._searcher.deleted(keys)
 
+    def _fold_log(self, appender: StoreAppender) -> None:
+        """End the file with a root that lists all of it, as other programs read it."""
+        if appender.snapshot.log_commits:
+            self._commit(appender, [], appender.state, is_final=True)
+
     def _commit(
-        self, appender: StoreAppender, segments: list[NewSegment], state: WriterState, graph: Any = None
+        self,
+        appender: StoreAppender,
+        segments: list[NewSegment],
+        state: WriterState,
+        graph: Any = None,
+        *,
+        is_final: bool = False,
     ) -> None:
-        snapshot = appender.commit(self._content, segments, state, graph)
+        snapshot = appender.commit(self._content, segments, state, graph, is_final=is_final)
         file = self._reader.inner
         assert isinstance(file, FileRangeReader)
         file.follow()
@@ -466,13 +477,16 @@ class VectorStore(Reopens):
         if appender.dead_bytes > max(DEAD_BYTES, DEAD_SHARE * self._reader.size) and not content.is_signed:
             self._rewrite(profile, graph=self._searcher.graph())
             return
-        late = sum(entry.payload_length for entry in content.tail_entries)
         is_graph = (
             profile.index is not None and profile.index.kind == "hnsw" and layout.LAYER_C in content.layers
         )
+        late = sum(entry.payload_length for entry in content.tail_entries)
         if not is_graph or not has_faiss() or late < ABSORBED_ROWS * self.dim:
             return
-        graph = self._searcher.absorb(ABSORBED_ROWS, ABSORBED_SHARE)
+        if not self._searcher.is_due(ABSORBED_ROWS, ABSORBED_SHARE):
+            return
+        self._fold_log(appender)
+        graph, content = self._searcher.extended_graph(), self._content
         if graph is None or profile.index is None:
             return
         segments = (*profile.graph_segments, *(entry.segment_id for entry in content.tail_entries))
@@ -481,6 +495,7 @@ class VectorStore(Reopens):
         payload = encode_graph(layout.INDEX_HEADER(*kinds, graph.count), graph.adjacency())
         new = replace(profile, graph_segments=segments, graph_entry=entry)
         self._commit(appender, [], appender.state, (new, NewSegment(SegmentType.INDEX, payload)))
+        self._searcher.join(graph)
 
     # -- read it -------------------------------------------------------------------------------------
 
@@ -738,7 +753,7 @@ class VectorStore(Reopens):
             except BaseException:
                 reader.close()
                 raise
-            if newest.manifest_hash == self._content.snapshot.manifest_hash:
+            if newest.is_same(self._content.snapshot):
                 reader.close()
                 return False
             self._reader.close()
@@ -769,32 +784,38 @@ class VectorStore(Reopens):
     def copy_to(self, path: str | os.PathLike[str]) -> None:
         """Copy the bytes of this state to a new file; one that exists is a ConflictError."""
         with self._turn, commit_file(real_path(path)) as out:
+            if self._appender is not None:
+                self._fold_log(self._writer())
             end = self._content.snapshot.end
             for start in range(0, end, _COPIED_BYTES):
                 out.write(self._reader.read(start, min(end, start + _COPIED_BYTES)))
 
     def close(self) -> None:
-        """Close the store and let another writer in."""
+        """Close the store and let another writer in; a file that was written ends with its root again."""
         with self._turn.mutex(), naming(self._turn.name):
             if not self._turn.is_open:
                 return
-            if self._appender is not None and self._appender.is_ours:
-                self._keep_counters(self._appender)
-            self._turn.is_open = False
-            self._searcher.close()
-            if self._appender is not None:
-                self._appender.close()
-            if self._owns_reader:
-                self._reader.close()
-            if self._lock is not None:
-                self._lock.release()
+            try:
+                if self._appender is not None and self._appender.is_ours:
+                    self._finish(self._appender)
+            finally:
+                self._turn.is_open = False
+                self._searcher.close()
+                if self._appender is not None:
+                    self._appender.close()
+                if self._owns_reader:
+                    self._reader.close()
+                if self._lock is not None:
+                    self._lock.release()
 
-    def _keep_counters(self, appender: StoreAppender) -> None:
-        """Access counters outlive a writer with many queries; a full disk is no reason to fail here."""
+    def _finish(self, appender: StoreAppender) -> None:
+        """Fold the log, and keep the access counters of many queries; on a full disk the file stays as it is."""
+        segments = []
         if self._searcher.new_accesses() >= _WORTH_KEEPING:
+            segments.append(NewSegment(SegmentType.SKETCH, encode_sketch(self._searcher.sketch)))
+        if segments or appender.snapshot.log_commits:
             with contextlib.suppress(OutOfSpaceError):
-                payload = encode_sketch(self._searcher.sketch)
-                appender.commit(self._content, [NewSegment(SegmentType.SKETCH, payload)], appender.state)
+                appender.commit(self._content, segments, appender.state, is_final=True)
 
     def __enter__(self) -> VectorStore:
         return self

@@ -1,4 +1,4 @@
-"""JOURNAL payloads: deletions and metadata updates in the order they happened."""
+"""JOURNAL payloads: deletions and metadata updates in their order. LOG payloads: one small commit each."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from warpdata.bytekit.arrays import align_up, byte_view, padding_to
 from warpdata.errors import CorruptLayoutError, TruncatedError
 from warpdata.formats.rvf import layout
+from warpdata.formats.rvf.layout import Row
 from warpdata.formats.rvf.vec import check_ids
 
 if TYPE_CHECKING:
@@ -170,3 +171,35 @@ def deleted_mask(ids: NDArray[np.uint64], entries: Iterable[JournalEntry]) -> ND
     starts, ends = starts[order], np.maximum.accumulate(ends[order])
     at = np.searchsorted(starts, ids, side="right") - 1
     return (at >= 0) & (ids < ends[np.maximum(at, 0)])
+
+
+def encode_log(
+    epoch: int, live_count: int, previous_hash: bytes, pieces: Sequence[tuple[Row, Buffer]]
+) -> bytes:
+    """A LOG payload: head, one entry per piece, their payloads one after the other, end mark."""
+    out = [layout.LOG_HEAD.pack(layout.LOG_MAGIC, epoch, len(pieces), live_count, previous_hash)]
+    out += [layout.LOG_PIECE.pack(*piece) for piece, _ in pieces]
+    out += [bytes(payload) for _, payload in pieces]
+    return b"".join([*out, layout.LOG_END])
+
+
+def decode_log(payload: Buffer, where: str = "") -> tuple[Row, list[tuple[Row, memoryview]]]:
+    """The head of a LOG payload, and its pieces with their payloads, which fill it exactly."""
+    view = byte_view(payload)
+    if view.nbytes < layout.LOG_HEAD.size:
+        raise TruncatedError("a LOG payload has no head", path=where or None)
+    head = layout.LOG_HEAD.unpack_from(view)
+    start = layout.LOG_HEAD.size + head.piece_count * layout.LOG_PIECE.size
+    if head.magic != layout.LOG_MAGIC or head.live_count > layout.MAX_VECTORS or start > view.nbytes:
+        raise CorruptLayoutError("a LOG payload contradicts itself", path=where or None)
+    pieces = []
+    for piece in layout.LOG_PIECE.iter_unpack(view[layout.LOG_HEAD.size : start]):
+        if piece.seg_type not in layout.LOG_TYPES or piece.zero:
+            raise CorruptLayoutError(
+                f"a LOG payload with a piece of type {piece.seg_type}", path=where or None
+            )
+        pieces.append((piece, view[start : start + piece.payload_length]))
+        start += piece.payload_length
+    if view[start:] != layout.LOG_END:
+        raise CorruptLayoutError("the pieces of a LOG payload do not fill it", path=where or None)
+    return head, pieces

@@ -18,7 +18,7 @@ from warpdata.formats.rvf.journal import decode_journal, deleted_mask
 from warpdata.formats.rvf.layout import Row, SegmentType, Tag
 from warpdata.formats.rvf.meta import decode_columns, decode_meta
 from warpdata.formats.rvf.quant import ProductQuant, ResidualQuant, decode_quant
-from warpdata.formats.rvf.reader import Snapshot, open_snapshot, read_segment
+from warpdata.formats.rvf.reader import Snapshot, open_snapshot
 from warpdata.formats.rvf.runtime import decode_runtime_vec
 from warpdata.formats.rvf.signing import PublicKey, decode_crypto
 from warpdata.formats.rvf.vec import block_end, decode_block, decode_id_directory, decode_vec, read_directory
@@ -54,7 +54,7 @@ def _code_bytes(reader: RangeReader, snapshot: Snapshot) -> int:
     dim = 0 if snapshot.root is None else snapshot.root.dimension
     for entry in reversed([] if snapshot.dialect == "runtime" else snapshot.of_type(SegmentType.QUANT)):
         try:
-            quant = decode_quant(read_segment(reader, entry), reader.name)
+            quant = decode_quant(snapshot.read(reader, entry), reader.name)
         except FormatError:
             continue
         if isinstance(quant, ProductQuant | ResidualQuant) and quant.dim == dim:
@@ -64,7 +64,7 @@ def _code_bytes(reader: RangeReader, snapshot: Snapshot) -> int:
 
 def _verify_segment(reader: RangeReader, snapshot: Snapshot, entry: Row, code_bytes: int) -> None:
     runtime = snapshot.dialect == "runtime"
-    payload = read_segment(reader, entry, runtime=runtime)
+    payload = snapshot.read(reader, entry)
     if runtime:
         if entry.seg_type == SegmentType.VEC:
             decode_runtime_vec(payload, reader.name)
@@ -154,7 +154,7 @@ def _live_rows(reader: RangeReader, snapshot: Snapshot) -> tuple[Ids, Ids]:
     ids: list[Ids] = [np.zeros(0, np.uint64)]
     hashes: list[Ids] = [np.zeros(0, np.uint64)]
     for entry in snapshot.of_type(SegmentType.VEC):
-        payload = read_segment(reader, entry)
+        payload = snapshot.read(reader, entry)
         blocks = read_directory(payload, where=reader.name)
         for at, block in enumerate(blocks):
             if block.dtype in _VALUES:  # codes are of rows that are elsewhere too, or of none we can compare
@@ -171,5 +171,5 @@ def _live_rows(reader: RangeReader, snapshot: Snapshot) -> tuple[Ids, Ids]:
     if bitmap is not None:
         dead = np.isin(every, container.decode_deletions(bitmap, reader.name))
     for entry in snapshot.of_type(SegmentType.JOURNAL):
-        dead |= deleted_mask(every, decode_journal(read_segment(reader, entry), reader.name).entries)
+        dead |= deleted_mask(every, decode_journal(snapshot.read(reader, entry), reader.name).entries)
     return every[~dead], np.concatenate(hashes)[::-1][last][~dead]

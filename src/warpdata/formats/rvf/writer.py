@@ -20,8 +20,9 @@ from warpdata.bytekit.process.locks import FileLock
 from warpdata.errors import ConflictError, CorruptLayoutError, StoreError
 from warpdata.formats.rvf import container, layout
 from warpdata.formats.rvf.container import Root, SegmentOptions, SignatureFooter, Tlv
+from warpdata.formats.rvf.journal import encode_log
 from warpdata.formats.rvf.layout import Flag, Row, SegmentType, Tag
-from warpdata.formats.rvf.reader import Snapshot, directory_entry
+from warpdata.formats.rvf.reader import Snapshot, commit_logged, directory_entry
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -71,6 +72,36 @@ class SegmentAppender:
         offset = self._write(data)
         self.next_id = max(self.next_id, entry.segment_id + 1)
         return entry._replace(file_offset=offset)
+
+    def commit_logged(self, pieces: Sequence[NewSegment], live_count: int) -> Snapshot | None:
+        """Commit a small change with one LOG segment behind the newest root; None if it needs a manifest."""
+        last = self.last
+        if last is None or last.newest_records or last.log_commits >= layout.LOG_COMMITS:
+            return None
+        size = sum(byte_view(piece.payload).nbytes for piece in pieces)
+        if size > layout.LOGGED_BYTES or self.position + size > last.checkpoint_end + layout.LOG_BYTES:
+            return None
+        if not 0 <= live_count <= layout.MAX_VECTORS or any(
+            piece.seg_type not in layout.LOG_TYPES for piece in pieces
+        ):
+            return None
+        listed = []
+        for piece in pieces:
+            data = byte_view(piece.payload)
+            about = (piece.seg_type, piece.tier, 0, piece.block_count, data.nbytes)
+            listed.append((layout.LOG_PIECE(*about), data))
+        payload = encode_log(last.next_epoch, live_count, last.hash, listed)
+        # Readers look for the last manifest by the magic of segments: it must not be in a log.
+        if layout.SEGMENT_MAGIC in payload:
+            return None
+        options = SegmentOptions(timestamp_ns=time.time_ns())
+        header, stored = container.build(SegmentType.LOG, self.next_id, payload, options)
+        offset = self._write(container.pack_header(header), stored)
+        self._sync(system.sync_data)
+        self.next_id += 1 + len(pieces)
+        self._committed_size = self.position
+        self.last = commit_logged(last, header, offset, memoryview(payload), self._path)
+        return self.last
 
     def commit_checkpoint(
         self, entries: Sequence[Row], root: Root, records: Sequence[Tlv], sign_root: RootSigner | None = None

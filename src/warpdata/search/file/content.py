@@ -21,7 +21,7 @@ from warpdata.formats.rvf.graph import GraphPayload, LayerA, decode_graph, decod
 from warpdata.formats.rvf.journal import Journal, decode_journal, deleted_mask
 from warpdata.formats.rvf.layout import Flag, Row, SegmentType, Tag
 from warpdata.formats.rvf.quant import Quantiser, decode_quant
-from warpdata.formats.rvf.reader import Snapshot, check_against_directory, open_snapshot, read_segment
+from warpdata.formats.rvf.reader import Snapshot, check_against_directory, open_snapshot
 from warpdata.formats.rvf.runtime import decode_cow_map, decode_membership, decode_runtime_vec
 from warpdata.formats.rvf.vec import IdDirectory, VecBlock
 
@@ -285,12 +285,14 @@ class Content:
 
     def read(self, entry: Row) -> memoryview:
         """The checked payload of a segment."""
-        return read_segment(self.reader, entry, runtime=self.is_runtime)
+        return self.snapshot.read(self.reader, entry)
 
     def is_columns(self, entry: Row) -> bool:
         """Whether a META segment has our layout of columns."""
-        if self.is_runtime or entry.flags & (Flag.COMPRESSED | Flag.ENCRYPTED):
-            return not self.is_runtime and bytes(self.read(entry)[:8]) == layout.COLUMNS_MAGIC
+        if self.is_runtime:
+            return False
+        if entry.segment_id in self.snapshot.logged or entry.flags & (Flag.COMPRESSED | Flag.ENCRYPTED):
+            return bytes(self.read(entry)[:8]) == layout.COLUMNS_MAGIC
         start = entry.file_offset + layout.HEADER_BYTES
         return bytes(self.reader.read(start, start + min(8, entry.payload_length))) == layout.COLUMNS_MAGIC
 

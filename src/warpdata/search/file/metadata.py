@@ -146,7 +146,7 @@ class Metadata:
     def __init__(
         self, sources: Sequence[_Source], where: str = "", fields: Mapping[str, str] | None = None
     ) -> None:
-        self._sources = list(sources)
+        self.sources = list(sources)
         self._where = where
         self._fields = dict(fields or {})
         self._masks: dict[str, tuple[Ids, Mask]] = {}
@@ -176,7 +176,7 @@ class Metadata:
     def fields(self) -> dict[str, str]:
         """Field name -> type name (str, bytes, i64, u64, f64, bool)."""
         fields = dict(self._fields)
-        for source in self._sources:
+        for source in self.sources:
             for name, kind in source.fields.items():
                 if fields.setdefault(name, kind) != kind:
                     raise CorruptLayoutError(f"the metadata field {name!r} has two types", path=self._where)
@@ -185,19 +185,19 @@ class Metadata:
     @property
     def notes(self) -> dict[str, Any]:
         """Notes about the file as a whole."""
-        return {name: value for source in self._sources for name, value in source.notes.items()}
+        return {name: value for source in self.sources for name, value in source.notes.items()}
 
     def with_segment(self, payload: bytes) -> Metadata:
         """This metadata once a segment is committed behind it."""
-        return Metadata([*self._sources, _Segment(None, None, memoryview(payload))], self._where)
+        return Metadata([*self.sources, _Segment(None, None, memoryview(payload))], self._where)
 
     # -- reading -------------------------------------------------------------------------------------
 
     def _locate(self, ids: Ids) -> tuple[Ints, Ints]:
         """The newest source that lists each id (-1 for none), and the row in it."""
         owner, rows = np.full(len(ids), -1, np.int64), np.zeros(len(ids), np.int64)
-        for number in range(len(self._sources) - 1, -1, -1):
-            known = self._sources[number].ids
+        for number in range(len(self.sources) - 1, -1, -1):
+            known = self.sources[number].ids
             if len(known) == len(ids) and np.array_equal(
                 known, ids
             ):  # all of them, as in a file just rewritten
@@ -224,7 +224,7 @@ class Metadata:
         owner, rows = self._locate(ids)
         out: list[Record] = [{} for _ in range(len(ids))]
         for number in np.unique(owner[owner >= 0]).tolist():
-            source, mine = self._sources[number], np.flatnonzero(owner == number)
+            source, mine = self.sources[number], np.flatnonzero(owner == number)
             unique, which = np.unique(rows[mine], return_inverse=True)
             for name in wanted:
                 if name in source.fields:
@@ -239,12 +239,12 @@ class Metadata:
         kept = self._joined.get(name)
         if kept is not None and kept[0] is ids:
             return kept[1]
-        if len(self._sources) == 1 and np.array_equal(self._sources[0].ids, ids):
-            self._joined[name] = (ids, self._sources[0].column(name))
+        if len(self.sources) == 1 and np.array_equal(self.sources[0].ids, ids):
+            self._joined[name] = (ids, self.sources[0].column(name))
             return self._joined[name][1]
         owner, rows = self._locate(ids)
-        parts, offsets, total = [], np.zeros(len(self._sources) + 1, np.int64), 0
-        for number, source in enumerate(self._sources):
+        parts, offsets, total = [], np.zeros(len(self.sources) + 1, np.int64), 0
+        for number, source in enumerate(self.sources):
             offsets[number] = total if name in source.fields else -1
             if name in source.fields and (owner == number).any():
                 parts.append(source.column(name))
@@ -332,7 +332,7 @@ class Metadata:
 
     def merged(self) -> bytes:
         """All rows of these segments as one segment: the newest row of each id."""
-        ids = np.unique(np.concatenate([np.zeros(0, np.uint64), *(source.ids for source in self._sources)]))
+        ids = np.unique(np.concatenate([np.zeros(0, np.uint64), *(source.ids for source in self.sources)]))
         return _encode(ids, self.fields, {name: self.column(name, ids) for name in self.fields}, self.notes)
 
     def payload_v1(self, ids: Ids) -> MetaPayload | None:

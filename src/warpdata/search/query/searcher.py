@@ -38,6 +38,8 @@ COLD_QUERIES = 8
 """This many queries are answered from blocks of the file; then everything is loaded once."""
 _MAX_RANGE = 1 << 22
 _HITS_BUFFER = 256
+_MOST_SOURCES = 64
+"""Metadata that came in so many pieces are read again once the file holds them in few."""
 
 
 class Searcher:
@@ -56,6 +58,7 @@ class Searcher:
         self._counted_before = 0
         self._keys: dict[str, int] | None = None
         self._live: tuple[tuple[int, int, int], Ids] | None = None
+        self._put_off = 0
 
     # -- rows ----------------------------------------------------------------------------------------
 
@@ -110,8 +113,9 @@ class Searcher:
             if entry.seg_type == SegmentType.VEC and number >= snapshot.checkpointed:
                 pieces = [block.ids for block in content.decode_blocks(entry)]
                 ids = np.concatenate([np.zeros(0, np.uint64), *pieces])
-                state.deleted = state.deleted[~np.isin(state.deleted, ids)]
-                state.next_id = max(state.next_id, int(ids.max(initial=0)) + 1)
+                deleted = state.deleted[~np.isin(state.deleted, ids)]
+                state.is_revived |= len(deleted) < len(state.deleted)
+                state.deleted, state.next_id = deleted, max(state.next_id, int(ids.max(initial=0)) + 1)
             elif entry.seg_type == SegmentType.JOURNAL:
                 ranges = [e for e in content.journal(entry).entries if isinstance(e, DeleteRange)]
                 if sum(r.end - r.start for r in ranges) > _MAX_RANGE:
@@ -152,7 +156,8 @@ class Searcher:
 
     def metadata_changed(self, payload: bytes) -> None:
         """A segment of metadata was committed; only now it counts."""
-        self._metadata = self.metadata.with_segment(payload)
+        is_folded = not self._content.snapshot.log_commits and len(self.metadata.sources) > _MOST_SOURCES
+        self._metadata = None if is_folded else self.metadata.with_segment(payload)
 
     def ids_of_keys(self) -> dict[str, int]:
         """The id of each live vector by its key; kept up with changes."""
@@ -371,22 +376,33 @@ class Searcher:
         first = layer.entry_points[0]
         return GraphShape(payload.header.m, first.node_id, first.layer)
 
-    def absorb(self, least: int, share: float) -> Graph | None:
-        """Extend the graph by the rows behind it, if they are so many and no two rows are equal."""
+    def is_due(self, least: int, share: float) -> bool:
+        """Whether the rows behind the graph are so many that they should be added to it."""
+        if self._content.profile.copies or self.tail.count < max(
+            least, share * self.base.count, self._put_off
+        ):
+            return False
         self.warm()
-        graph, tail = self.base.graph, self.tail
-        if graph is None or tail.count < max(least, share * self.base.count) or self._content.profile.copies:
+        return self.base.graph is not None and self.tail.count >= max(least, share * self.base.count)
+
+    def extended_graph(self) -> Graph | None:
+        """The graph with the rows behind it, as they are in the file; None if two rows are equal."""
+        self._tail = RowPart(
+            self._content.profile.metric, self._content.load_rows(self._content.tail_entries)
+        )
+        vectors = np.concatenate([self.base.vectors, self._tail.vectors])
+        if self.base.graph is None or not is_ordinary(vectors) or Copies.of(vectors).count:
+            self._put_off = 2 * self._tail.count
             return None
-        vectors = np.concatenate([self.base.vectors, tail.vectors])
-        if not is_ordinary(vectors) or Copies.of(vectors).count:
-            return None
-        graph = graph.extended(tail.vectors)
+        return self.base.graph.extended(self._tail.vectors)
+
+    def join(self, graph: Graph) -> None:
+        """The rows behind the graph are in it from now on."""
         cells = Cells.of(self._content)
         if cells is not None:
             cells.spread_entries(graph, None)
-        self._join(tail.count)
+        self._join(self.tail.count)
         self.base.with_graph(graph, None)
-        return graph
 
     # -- counters ------------------------------------------------------------------------------------
 
