@@ -390,6 +390,12 @@ def test_kill_9_keeps_what_was_acknowledged(tmp_path: Path, attempt: int) -> Non
         child = subprocess.Popen([sys.executable, "-c", KILLED, str(path)], stdout=subprocess.PIPE, text=True)
         assert child.stdout is not None
         child.stdout.readline()
+        for _ in range(10):  # while it writes, a reader sees whole commits only
+            with VectorStore.open(path) as reader:
+                assert reader.ids.tolist() == list(range(len(reader)))
+                assert len(reader) % 3 == 0
+                numbers = [m["n"] for m in reader.metadata(range(len(reader)))]
+                assert numbers == np.repeat(np.arange(0, len(reader), 3), 3).tolist()
         time.sleep(0.05 + 0.13 * attempt + 0.05 * round_)
         os.kill(child.pid, signal.SIGKILL)
         lines = child.stdout.read().splitlines()
