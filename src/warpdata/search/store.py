@@ -71,6 +71,8 @@ _WORTH_KEEPING = 256
 _COPIED_BYTES = 8 << 20
 ABSORBED_ROWS, ABSORBED_SHARE = 1024, 0.01
 """Once so many rows, and such a share of the indexed ones, are behind the graph, they are added to it."""
+LATE_ROWS, LATE_SHARE = 20_000, 0.5
+"""Once so many rows, and such a share of the indexed ones, could not be added to the index, it is built again."""
 DEAD_BYTES, DEAD_SHARE = 64 << 20, 0.5
 """Once so many bytes, and such a share of the file, are of earlier states, the file is compacted."""
 
@@ -481,13 +483,16 @@ class VectorStore(Reopens):
             profile.index is not None and profile.index.kind == "hnsw" and layout.LAYER_C in content.layers
         )
         late = sum(entry.payload_length for entry in content.tail_entries)
-        if not is_graph or not has_faiss() or late < ABSORBED_ROWS * self.dim:
+        if profile.index is None or not has_faiss() or late < ABSORBED_ROWS * self.dim or content.is_signed:
             return
-        if not self._searcher.is_due(ABSORBED_ROWS, ABSORBED_SHARE):
+        if self._searcher.tail.count > max(LATE_ROWS, LATE_SHARE * self._searcher.base.count):
+            self._rewrite(profile)
+            return
+        if not is_graph or not self._searcher.is_due(ABSORBED_ROWS, ABSORBED_SHARE):
             return
         self._fold_log(appender)
         graph, content = self._searcher.extended_graph(), self._content
-        if graph is None or profile.index is None:
+        if graph is None:
             return
         segments = (*profile.graph_segments, *(entry.segment_id for entry in content.tail_entries))
         entry = (graph.shape.entry_point, graph.shape.max_level)

@@ -81,8 +81,7 @@ def _grid(values: Floats, side: int) -> Floats:
 
 
 BUILT_IN = {
-    each.name: each
-    for each in (BuiltIn("state", "l2", False, _state), BuiltIn("image", "l2", True, _image))
+    each.name: each for each in (BuiltIn("state", "l2", False, _state), BuiltIn("image", "l2", True, _image))
 }
 
 
