@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -167,7 +166,16 @@ class VectorStore(Reopens):
             store = cls._of_file(path, mode, durable=durable)
             try:
                 with naming(path):
-                    store._take_lock(lock)
+                    content = store._content
+                    if content.is_runtime or not content.has_profile:
+                        raise UnsupportedVersionError(
+                            "a file of another program is read, not written",
+                            path=path,
+                            hint="Copy it first: warp vectors export IN OUT --dialect wire.",
+                        )
+                    state = store._searcher.writer_state()
+                    store._appender = StoreAppender(path, content, state, durable=durable)
+                    store._lock = lock
             except BaseException:
                 store.close()
                 raise
@@ -206,20 +214,8 @@ class VectorStore(Reopens):
     @property
     def _parents(self) -> Callable[[str], RangeReader]:
         """Opens files of the same folder; without a reference to the store, which would keep its lock alive."""
-        return functools.partial(_open_beside, os.path.dirname(self._path or self._reader.name))
-
-    def _take_lock(self, lock: WriterLock) -> None:
-        if self._content.is_runtime or not self._content.has_profile:
-            raise UnsupportedVersionError(
-                "a file of another program is read, not written",
-                path=self._path,
-                hint="Copy it first: warp vectors export IN OUT --dialect wire.",
-            )
-        assert self._path is not None
-        self._appender = StoreAppender(
-            self._path, self._content, self._searcher.writer_state(), durable=self._durable
-        )
-        self._lock = lock
+        folder = os.path.dirname(self._path or self._reader.name)
+        return lambda name: FileRangeReader(os.path.join(folder, os.path.basename(name)))
 
     # -- what it is ----------------------------------------------------------------------------------
 
@@ -668,22 +664,16 @@ class VectorStore(Reopens):
             rewrite(self._path, self._content, replace(self._live_rows(), graph=graph), plan)
         finally:
             if not appender.is_at(self._path):  # also if something failed after the new file got the name
-                self._follow_rewritten(appender)
-
-    def _follow_rewritten(self, appender: StoreAppender) -> None:
-        """Go on with the new file; where that fails the store closes, because the old one has no name any more."""
-        assert self._path is not None
-        self._appender = None
-        appender.close()
-        self._reader.close()
-        try:
-            self._attach(FileRangeReader(self._path))
-            self._appender = StoreAppender(
-                self._path, self._content, self._searcher.writer_state(), durable=self._durable
-            )
-        except BaseException:
-            self.close()
-            raise
+                self._appender = None
+                appender.close()
+                self._reader.close()
+                try:
+                    self._attach(FileRangeReader(self._path))
+                    state = self._searcher.writer_state()
+                    self._appender = StoreAppender(self._path, self._content, state, durable=self._durable)
+                except BaseException:
+                    self.close()  # the old file has no name any more
+                    raise
 
     def _live_rows(self) -> LiveRows:
         ids, vectors = self._searcher.live_rows()
@@ -865,10 +855,6 @@ class _Turn:
         self.mutex().release()
         if isinstance(error, WarpError):
             add_path(error, self.name)
-
-
-def _open_beside(folder: str, name: str) -> RangeReader:
-    return FileRangeReader(os.path.join(folder, os.path.basename(name)))
 
 
 def _open_epoch(source: str | RangeReader, epoch: int) -> VectorStore:

@@ -82,24 +82,22 @@ def encode_journal(entries: Sequence[JournalEntry], epoch: int, prev_segment_id:
     """A JOURNAL payload: 64-byte header, entries on 8-byte boundaries."""
     out = [layout.JOURNAL_HEADER.pack(len(entries), epoch, prev_segment_id, 0)]
     for entry in entries:
-        kind, payload = _pack_entry(entry)
+        if isinstance(entry, OtherEntry):
+            kind, payload = entry.entry_type, entry.payload
+        elif isinstance(entry, UpdateField):
+            key = entry.key.encode()
+            body = layout.COUNT_U64.pack(entry.vector_id) + layout.COUNT_U16.pack(len(key)) + key
+            kind = layout.UPDATE_METADATA
+            payload = body + layout.COUNT_U16.pack(len(entry.value)) + entry.value
+        elif entry.end == entry.start + 1:
+            kind, payload = layout.DELETE_VECTOR, layout.COUNT_U64.pack(entry.start)
+        else:
+            kind, payload = layout.DELETE_RANGE, layout.ID_PAIR.pack(entry.start, entry.end)
         if len(payload) > _MAX_ENTRY_BYTES:
             raise ValueError(f"a journal entry of {len(payload)} bytes; at most 65535 fit")
         packed = layout.JOURNAL_ENTRY_HEAD.pack(kind, 0, len(payload)) + payload
         out.append(packed + padding_to(len(packed), 8))
     return b"".join(out)
-
-
-def _pack_entry(entry: JournalEntry) -> tuple[int, bytes]:
-    if isinstance(entry, OtherEntry):
-        return entry.entry_type, entry.payload
-    if isinstance(entry, UpdateField):
-        key = entry.key.encode()
-        body = layout.COUNT_U64.pack(entry.vector_id) + layout.COUNT_U16.pack(len(key)) + key
-        return layout.UPDATE_METADATA, body + layout.COUNT_U16.pack(len(entry.value)) + entry.value
-    if entry.end == entry.start + 1:
-        return layout.DELETE_VECTOR, layout.COUNT_U64.pack(entry.start)
-    return layout.DELETE_RANGE, layout.ID_PAIR.pack(entry.start, entry.end)
 
 
 def decode_journal(payload: Buffer, where: str = "") -> Journal:

@@ -132,10 +132,23 @@ def open_snapshot(reader: RangeReader) -> Snapshot:
 
 
 def _newest_snapshot(reader: RangeReader) -> Snapshot:
+    """The root at the end, or else manifests from the end backward, until one is whole and belongs to this file."""
     if reader.size < layout.HEADER_BYTES:
         raise TruncatedError("a vector file has at least one segment", path=reader.name)
     snapshot = _by_root(reader)
-    return _by_scan(_TailReader(reader)) if snapshot is None else snapshot
+    if snapshot is not None:
+        return snapshot
+    tail = _TailReader(reader)
+    for offset in _manifest_candidates(tail):
+        try:
+            snapshot = _load_manifest(tail, offset)
+        except (_NotOurs, _Torn):
+            continue
+        for state in _follow_log(tail, snapshot):
+            snapshot = state
+        _check_tail(tail, snapshot)
+        return snapshot
+    raise CorruptLayoutError("no committed manifest in this file", path=reader.name)
 
 
 def earlier_snapshots(reader: RangeReader, newest: Snapshot) -> Iterator[Snapshot]:
@@ -190,20 +203,6 @@ def _by_root(reader: RangeReader) -> Snapshot | None:
         raise CorruptLayoutError("the manifest before the root is damaged", path=reader.name) from error
     # The last bytes of a log may be a copy of a root: only one that ends here counts.
     return snapshot if snapshot.end == reader.size else None
-
-
-def _by_scan(reader: RangeReader) -> Snapshot:
-    """The slow path: manifests from the end backward, until one is whole and belongs to this file."""
-    for offset in _manifest_candidates(reader):
-        try:
-            snapshot = _load_manifest(reader, offset)
-        except (_NotOurs, _Torn):
-            continue
-        for state in _follow_log(reader, snapshot):
-            snapshot = state
-        _check_tail(reader, snapshot)
-        return snapshot
-    raise CorruptLayoutError("no committed manifest in this file", path=reader.name)
 
 
 def _load_manifest(reader: RangeReader, offset: int, end: int | None = None) -> Snapshot:

@@ -168,8 +168,22 @@ def is_valid(key: PublicKey, message: bytes, footer: SignatureFooter) -> bool:
     if footer.algorithm != key.algorithm:
         return False
     if key.algorithm == "slh-dsa-128s":
-        return _slh_is_valid(key.data, message, footer.signature)
-    return _is_valid(key, message, footer.signature)
+        try:
+            _slh().verify(key.data, message, footer.signature)
+        except ValueError:
+            return False
+        return True
+    try:
+        from cryptography.exceptions import InvalidSignature
+        from cryptography.hazmat.primitives.asymmetric import ed25519, mldsa
+    except ImportError:
+        raise MissingExtraError.for_extra("cryptography", "crypto") from None
+    library = ed25519.Ed25519PublicKey if key.algorithm == "ed25519" else mldsa.MLDSA65PublicKey
+    try:
+        library.from_public_bytes(key.data).verify(footer.signature, message)
+    except (InvalidSignature, ValueError):
+        return False
+    return True
 
 
 def _check_algorithm(algorithm: str) -> None:
@@ -198,34 +212,9 @@ def _private(algorithm: str, private: bytes) -> Any:
     return mldsa.MLDSA65PrivateKey.from_seed_bytes(private)
 
 
-def _is_valid(key: PublicKey, message: bytes, signature: bytes) -> bool:
-    try:
-        from cryptography.exceptions import InvalidSignature
-        from cryptography.hazmat.primitives.asymmetric import ed25519, mldsa
-    except ImportError:
-        raise MissingExtraError.for_extra("cryptography", "crypto") from None
-    try:
-        if key.algorithm == "ed25519":
-            ed25519.Ed25519PublicKey.from_public_bytes(key.data).verify(signature, message)
-        else:
-            mldsa.MLDSA65PublicKey.from_public_bytes(key.data).verify(signature, message)
-    except (InvalidSignature, ValueError):
-        return False
-    return True
-
-
 def _slh() -> Any:
     try:
         from pqcrypto.sign import slh_dsa_sha2_128s
     except ImportError:
         raise MissingExtraError.for_extra("pqcrypto", "crypto") from None
     return slh_dsa_sha2_128s
-
-
-def _slh_is_valid(public: bytes, message: bytes, signature: bytes) -> bool:
-    library = _slh()
-    try:
-        library.verify(public, message, signature)
-    except ValueError:
-        return False
-    return True

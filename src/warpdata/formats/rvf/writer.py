@@ -117,7 +117,14 @@ class SegmentAppender:
         start = self.position + layout.HEADER_BYTES
         root = replace(root, l1_manifest_offset=start, l1_manifest_length=len(packed))
         if sign_root is not None:
-            root, packed = _signed_root(root, packed, sign_root)
+            root = replace(root, flags=root.flags | layout.ROOT_SIGNED)
+            signature = sign_root(root, packed)
+            if len(signature.signature) <= layout.ROOT_SIGNATURE_MAX_BYTES:
+                root = replace(root, signature=signature)
+            else:  # too long for the root: a record of its own
+                extra = container.pack_tlvs([(Tag.MANIFEST_SIGNATURE, container.pack_footer(signature))])
+                root = replace(root, l1_manifest_length=len(packed) + len(extra))
+                packed += extra
         payload = packed + padding_to(len(packed), layout.ALIGNMENT) + container.pack_root(root)
         done = self._commit(payload, Flag.SNAPSHOT | Flag.CHECKPOINT)
         self.last = replace(
@@ -160,16 +167,6 @@ class SegmentAppender:
         if self._durable:
             with map_os_errors(self._path):
                 sync(self._fd)
-
-
-def _signed_root(root: Root, packed: bytes, sign_root: RootSigner) -> tuple[Root, bytes]:
-    """Sign the root in place; a signature too long for it becomes a record of its own."""
-    flagged = replace(root, flags=root.flags | layout.ROOT_SIGNED)
-    signature = sign_root(flagged, packed)
-    if len(signature.signature) <= layout.ROOT_SIGNATURE_MAX_BYTES:
-        return replace(flagged, signature=signature), packed
-    extra = container.pack_tlvs([(Tag.MANIFEST_SIGNATURE, container.pack_footer(signature))])
-    return replace(flagged, l1_manifest_length=len(packed) + len(extra)), packed + extra
 
 
 @dataclass(frozen=True, slots=True)

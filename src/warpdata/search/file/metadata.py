@@ -87,24 +87,25 @@ class _Segment(_Source):
             is_plain = not entry.flags & (Flag.COMPRESSED | Flag.ENCRYPTED)
             if not is_plain or entry.payload_length <= _SMALL_BYTES:
                 self._payload = content.read(entry)
-        self._head = self._read_head()
-        self.ids, self.fields, self.notes = self._head.ids, self._head.fields, self._head.notes
-
-    def _read_head(self) -> ColumnsHead:
-        if self._payload is not None:
-            head = read_head(self._payload, len(self._payload), self._where)
+        size, needed = (
+            entry.payload_length if self._payload is None else len(self._payload),
+            _FIRST_READ_BYTES,
+        )
+        for _ in range(2):
+            data = self._payload
+            if data is None:
+                end = entry.file_offset + layout.HEADER_BYTES + min(size, needed)
+                data = self._reader.read(entry.file_offset, end)
+                check_against_directory(unpack_header(data, self._where), entry, self._where)
+                data = data[layout.HEADER_BYTES :]
+            head = read_head(data, size, self._where)
+            if isinstance(head, ColumnsHead):
+                break
+            needed = head
         else:
-            size, start = self._entry.payload_length, self._entry.file_offset
-            head = min(size, _FIRST_READ_BYTES)
-            for _ in range(2):
-                data = self._reader.read(start, start + layout.HEADER_BYTES + int(head))
-                check_against_directory(unpack_header(data, self._where), self._entry, self._where)
-                head = read_head(data[layout.HEADER_BYTES :], size, self._where)
-                if isinstance(head, ColumnsHead):
-                    break
-        if not isinstance(head, ColumnsHead):
             raise TruncatedError("the head of metadata columns is cut off", path=self._where)
-        return head
+        self._head = head
+        self.ids, self.fields, self.notes = self._head.ids, self._head.fields, self._head.notes
 
     def _read(self, name: str, chunks: Sequence[int]) -> pa.Array:
         """Some pieces of a column as one array."""

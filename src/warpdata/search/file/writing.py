@@ -290,7 +290,13 @@ class StoreAppender:
             replaced = content.layers[layout.LAYER_C].segment_id
             entry = self._appender.append(graph[1])
             listed = [*(each for each in listed if each.segment_id != replaced), entry]
-            layers = _moved_layer(before.record(Tag.INDEX_LAYERS) or b"", replaced, entry.segment_id)
+            value = before.record(Tag.INDEX_LAYERS) or b""
+            places = layout.LAYER_ENTRY.iter_unpack(value[layout.LAYER_BITS.size :])
+            moved = [
+                e._replace(segment_id=entry.segment_id) if e.segment_id == replaced else e for e in places
+            ]
+            layers = value[: layout.LAYER_BITS.size]
+            layers += b"".join(layout.LAYER_ENTRY.pack(*each) for each in moved)
         listed, bitmap = self._with_deletions(content, listed, logged, new, state)
         root = self._root(before.epoch if not new and graph is None else before.next_epoch, state)
         records = self._records(root, state, bitmap, listed, profile, layers)
@@ -419,14 +425,6 @@ class StoreAppender:
             flags=old.flags & ~layout.ROOT_SIGNED,
             signature=None,
         )
-
-
-def _moved_layer(value: bytes, old: int, new: int) -> bytes:
-    """The layer record once another segment holds a layer."""
-    head, body = value[: layout.LAYER_BITS.size], value[layout.LAYER_BITS.size :]
-    entries = list(layout.LAYER_ENTRY.iter_unpack(body))
-    moved = [e._replace(segment_id=new) if e.segment_id == old else e for e in entries]
-    return head + b"".join(layout.LAYER_ENTRY.pack(*entry) for entry in moved)
 
 
 def count_to_merge(sizes: Sequence[int]) -> int:

@@ -66,7 +66,13 @@ class Searcher:
     def base(self) -> RowPart:
         """The rows that the index covers, or all rows that were there when the file was last rewritten."""
         if self._base is None:
-            self._base = RowPart.of_file(self._content, self._is_replaced)
+
+            def is_replaced(ids: Ids) -> Mask:
+                """Which ids of indexed rows were deleted or have a newer row."""
+                dead = self._content.is_dead(ids)
+                return dead | np.isin(ids, self.tail.ids) if self.tail.count else dead
+
+            self._base = RowPart.of_file(self._content, is_replaced)
         return self._base
 
     @property
@@ -77,11 +83,6 @@ class Searcher:
             rows = content.load_rows(content.late_entries if content.base_entries else None)
             self._tail = RowPart(content.profile.metric, rows)
         return self._tail
-
-    def _is_replaced(self, ids: Ids) -> Mask:
-        """Which ids of indexed rows were deleted or have a newer row."""
-        dead = self._content.is_dead(ids)
-        return dead | np.isin(ids, self.tail.ids) if self.tail.count else dead
 
     @property
     def metadata(self) -> Metadata:
@@ -241,7 +242,11 @@ class Searcher:
         if recall is not None:
             if ef is not None:
                 raise ValueError("give either ef= or recall=")
-            effort, exact = self._effort_for(recall, exact)
+            if not 0 < recall <= 1:
+                raise ValueError(f"recall is above 0 and at most 1, not {recall}")
+            # The least effort that reaches it for every kind of probe; else every vector is compared.
+            enough = [row for row in self._content.profile.efforts if min(row[1:]) >= recall]
+            effort, exact = (int(enough[0][0]), exact) if enough else (EFFORTS[-1], True)
         if len(matrix):
             ids, distances = self._nearest(matrix, k, effort, where, exact)
         else:
@@ -250,18 +255,11 @@ class Searcher:
         away = distances if distances.dtype == np.float32 else writing.to_f32(distances)
         return (ids[0], away[0]) if array.ndim == 1 and len(matrix) else (ids, away)
 
-    def _effort_for(self, recall: float, exact: bool) -> tuple[int, bool]:
-        """The least effort whose measured recall reaches the wanted one for every kind of probe; else exact."""
-        if not 0 < recall <= 1:
-            raise ValueError(f"recall is above 0 and at most 1, not {recall}")
-        for row in self._content.profile.efforts:
-            if min(row[1:]) >= recall:
-                return int(row[0]), exact
-        return EFFORTS[-1], True
-
     def _nearest(self, queries: Floats, k: int, ef: int, where: Any, exact: bool) -> Answer:
         """Both parts search their rows that the filter allows, and the nearest of both count."""
-        if not self._is_warm and (exact or not self._is_cold(len(queries))):
+        few = self._served + len(queries) <= COLD_QUERIES and self.live_count > 0
+        is_narrow = self._content.profile.probe_share <= MAX_PROBE_SHARE
+        if not self._is_warm and (exact or not few or self.base.cells is None or not is_narrow):
             self.warm()
         masks: tuple[Mask | None, Mask | None] = (None, None)
         total = self.live_count
@@ -295,12 +293,6 @@ class Searcher:
         for mask, rows in zip(masks, self.find(ids), strict=True):
             mask[rows[rows >= 0]] = True
         return masks, len(ids)
-
-    def _is_cold(self, count: int) -> bool:
-        """Whether so many more queries are answered from blocks of the file."""
-        content = self._content
-        few = self._served + count <= COLD_QUERIES and self.live_count > 0
-        return few and self.base.cells is not None and content.profile.probe_share <= MAX_PROBE_SHARE
 
     def allowed(self, where: Any, ids: Ids) -> Mask:
         """Which of these ids a filter allows: an SQL condition on metadata, or a list of ids."""
