@@ -15,8 +15,8 @@ from warpdata.formats.rvf import (
     access,
     container,
     graph,
-    journal,
     layout,
+    meta,
     quant,
     runtime,
     signing,
@@ -350,8 +350,8 @@ def test_runtime_journal_is_packed() -> None:
     with FileRangeReader(path) as reader:
         snapshot = open_snapshot(reader)
         (entry,) = snapshot.of_type(SegmentType.JOURNAL)
-        found = journal.decode_journal(read_segment(reader, entry, runtime=True))
-    assert [e.start for e in found.entries if isinstance(e, journal.DeleteRange)] == [3, 7, 49, 999]
+        found = meta.decode_journal(read_segment(reader, entry, runtime=True))
+    assert [e.start for e in found.entries if isinstance(e, meta.DeleteRange)] == [3, 7, 49, 999]
 
 
 def test_runtime_witness_fold() -> None:

@@ -22,7 +22,6 @@ from warpdata.formats.rvf import (
     access,
     container,
     graph,
-    journal,
     layout,
     meta,
     quant,
@@ -32,7 +31,6 @@ from warpdata.formats.rvf import (
 )
 from warpdata.formats.rvf.container import Root, SegmentOptions, SignatureFooter
 from warpdata.formats.rvf.graph import Adjacency, LayerA
-from warpdata.formats.rvf.journal import DeleteRange, OtherEntry, UpdateField
 from warpdata.formats.rvf.layout import (
     DIRECTORY_ENTRY,
     ENTRY_POINT,
@@ -45,7 +43,7 @@ from warpdata.formats.rvf.layout import (
     Flag,
     SegmentType,
 )
-from warpdata.formats.rvf.meta import DELETED, MetaPayload
+from warpdata.formats.rvf.meta import DELETED, DeleteRange, MetaPayload, OtherEntry, UpdateField
 from warpdata.formats.rvf.signing import PublicKey
 from warpdata.formats.rvf.vec import VecBlock
 from warpdata.formats.rvf.writer import LockOwner, pack_lock, unpack_lock
@@ -182,16 +180,16 @@ ENTRIES = st.one_of(
 
 @given(st.lists(ENTRIES, max_size=20))
 def test_journals_come_back(entries: list[Any]) -> None:
-    found = journal.decode_journal(journal.encode_journal(entries, 7, 3))
+    found = meta.decode_journal(meta.encode_journal(entries, 7, 3))
     assert (found.epoch, found.prev_segment_id) == (7, 3)
     assert list(found.entries) == entries
 
 
 @given(st.sets(st.integers(0, 50), max_size=30))
 def test_deletions_cover_exactly_their_ids(ids: set[int]) -> None:
-    ranges = journal.deletions(np.array(sorted(ids), np.uint64))
+    ranges = meta.deletions(np.array(sorted(ids), np.uint64))
     every = np.arange(60, dtype=np.uint64)
-    assert set(every[journal.deleted_mask(every, ranges)].tolist()) == ids
+    assert set(every[meta.deleted_mask(every, ranges)].tolist()) == ids
 
 
 VALUES = st.one_of(
@@ -405,7 +403,7 @@ PAYLOADS: list[tuple[str, bytes, Callable[[bytes], Any]]] = [
     ("hot", access.encode_hot(HOT), access.decode_hot),
     ("quant", quant.encode_quant(QUANTS[3]), quant.decode_quant),
     ("sketch", access.encode_sketch(access.AccessSketch(8, 2)), access.decode_sketch),
-    ("journal", journal.encode_journal(JOURNAL, 1), journal.decode_journal),
+    ("journal", meta.encode_journal(JOURNAL, 1), meta.decode_journal),
     ("meta", meta.encode_meta(MetaPayload(1, None, {"a": "i64"}, {}, {4: {"a": 5}})), meta.decode_meta),
     ("crypto", signing.encode_crypto(PublicKey("ed25519", bytes(32))), signing.decode_crypto),
     ("bitmap", container.encode_deletions(np.array([1, 5, 70_000], np.uint64)), container.decode_deletions),

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from warpdata.bytekit.arrays import align_up
-from warpdata.bytekit.io.ranges import retry_damaged
+from warpdata.bytekit.io.ranges import FarRangeReader, retry_damaged
 from warpdata.errors import (
     BadMagicError,
     ChecksumError,
@@ -19,12 +19,12 @@ from warpdata.errors import (
 )
 from warpdata.formats.rvf import container, layout
 from warpdata.formats.rvf.container import NO_IDENTITY, Root, Tlv, first_value
-from warpdata.formats.rvf.journal import decode_log
 from warpdata.formats.rvf.layout import Flag, Row, SegmentType, Tag
+from warpdata.formats.rvf.meta import decode_log
 from warpdata.formats.rvf.runtime import RuntimeManifest, decode_runtime_manifest
 
 if TYPE_CHECKING:
-    from warpdata.bytekit.io.ranges import Range, RangeReader
+    from warpdata.bytekit.io.ranges import RangeReader
 
 _MANIFEST_FLAGS = Flag.SNAPSHOT | Flag.CHECKPOINT | Flag.SEALED
 _SECTOR_BYTES, _PAGE_BYTES = 512, 4096
@@ -138,7 +138,7 @@ def _newest_snapshot(reader: RangeReader) -> Snapshot:
     snapshot = _by_root(reader)
     if snapshot is not None:
         return snapshot
-    tail = _TailReader(reader)
+    tail = FarRangeReader(reader)  # many small commits are followed without a read for each
     for offset in _manifest_candidates(tail):
         try:
             snapshot = _load_manifest(tail, offset)
@@ -379,29 +379,6 @@ def directory_entry(header: Row, offset: int, block_count: int = 0, tier: int = 
 
 
 # -- the end of the file ---------------------------------------------------------------------------------
-
-
-class _TailReader:
-    """A reader whose last bytes were read once: many small commits are followed without a read for each."""
-
-    def __init__(self, inner: RangeReader) -> None:
-        self._inner = inner
-        self.name, self.size = inner.name, inner.size
-        self._start = max(0, self.size - _FIRST_CHUNK_BYTES)
-        self._tail = inner.read(self._start, self.size)
-
-    def read(self, start: int, end: int) -> memoryview:
-        """Exactly the bytes [start, end)."""
-        if self._start <= start <= end <= self.size:
-            return self._tail[start - self._start : end - self._start]
-        return self._inner.read(start, end)
-
-    def read_many(self, ranges: Sequence[Range]) -> list[memoryview]:
-        """Exactly the bytes of each range."""
-        return [self.read(start, end) for start, end in ranges]
-
-    def close(self) -> None:
-        """The reader inside belongs to the caller."""
 
 
 def _manifest_candidates(reader: RangeReader) -> Iterator[int]:

@@ -14,9 +14,8 @@ from warpdata.errors import FileFinding, FormatError
 from warpdata.formats.rvf import container, layout, signing
 from warpdata.formats.rvf.access import decode_hot, decode_sketch
 from warpdata.formats.rvf.graph import decode_graph, decode_layer_a, unpack_index_header
-from warpdata.formats.rvf.journal import decode_journal, deleted_mask
 from warpdata.formats.rvf.layout import Row, SegmentType, Tag
-from warpdata.formats.rvf.meta import decode_columns, decode_meta
+from warpdata.formats.rvf.meta import decode_columns, decode_journal, decode_meta, deleted_mask
 from warpdata.formats.rvf.quant import ProductQuant, ResidualQuant, decode_quant
 from warpdata.formats.rvf.reader import Snapshot, open_snapshot
 from warpdata.formats.rvf.runtime import decode_runtime_vec

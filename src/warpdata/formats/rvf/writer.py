@@ -20,8 +20,8 @@ from warpdata.bytekit.process.locks import FileLock
 from warpdata.errors import ConflictError, CorruptLayoutError, StoreError
 from warpdata.formats.rvf import container, layout
 from warpdata.formats.rvf.container import Root, SegmentOptions, SignatureFooter, Tlv
-from warpdata.formats.rvf.journal import encode_log
 from warpdata.formats.rvf.layout import Flag, Row, SegmentType, Tag
+from warpdata.formats.rvf.meta import encode_log
 from warpdata.formats.rvf.reader import Snapshot, commit_logged, directory_entry
 
 if TYPE_CHECKING:

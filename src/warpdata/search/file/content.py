@@ -18,8 +18,8 @@ from warpdata.formats.rvf import container, layout, vec
 from warpdata.formats.rvf.access import AccessSketch, decode_sketch
 from warpdata.formats.rvf.container import decode_deletions
 from warpdata.formats.rvf.graph import GraphPayload, LayerA, decode_graph, decode_layer_a
-from warpdata.formats.rvf.journal import Journal, decode_journal, deleted_mask
 from warpdata.formats.rvf.layout import Flag, Row, SegmentType, Tag
+from warpdata.formats.rvf.meta import Journal, decode_journal, deleted_mask
 from warpdata.formats.rvf.quant import Quantiser, decode_quant
 from warpdata.formats.rvf.reader import Snapshot, check_against_directory, open_snapshot
 from warpdata.formats.rvf.runtime import decode_cow_map, decode_membership, decode_runtime_vec

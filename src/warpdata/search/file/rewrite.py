@@ -51,7 +51,7 @@ from warpdata.search.file.writing import (
 from warpdata.search.query import ann
 from warpdata.search.query.ann import Copies, Graph, GraphShape
 from warpdata.search.query.distance import WalkSpace, is_ordinary, prepared
-from warpdata.search.query.part import Cells, measure_efforts, measure_share
+from warpdata.search.query.searcher import Cells, measure_efforts, measure_share
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

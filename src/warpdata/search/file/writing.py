@@ -21,8 +21,8 @@ from warpdata.bytekit.process.forks import OwnProcess
 from warpdata.errors import LimitExceededError, PermissionError_, StoreError
 from warpdata.formats.rvf import layout
 from warpdata.formats.rvf.container import Root, SegmentOptions, Tlv, encode_deletions
-from warpdata.formats.rvf.journal import decode_journal, deleted_mask, deletions, encode_journal
 from warpdata.formats.rvf.layout import MAX_DIM, MAX_ID, Flag, Row, SegmentType, Tag
+from warpdata.formats.rvf.meta import decode_journal, deleted_mask, deletions, encode_journal
 from warpdata.formats.rvf.reader import Snapshot
 from warpdata.formats.rvf.vec import VecBlock, decode_vec, encode_vec, pack_rows
 from warpdata.formats.rvf.writer import NewSegment, SegmentAppender
