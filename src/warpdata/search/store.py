@@ -21,6 +21,7 @@ from warpdata.errors import (
     ConflictError,
     CorruptLayoutError,
     FileFinding,
+    FormatError,
     OutOfSpaceError,
     PermissionError_,
     UnsupportedVersionError,
@@ -687,7 +688,10 @@ class VectorStore(Reopens):
         for key in keys:
             require_kind("a key", key, PublicKey, "a PublicKey (SigningKey.public)")
         with self._turn:
-            return verify_file(self._reader, self._content.snapshot, keys)
+            code_bytes = 0
+            with contextlib.suppress(FormatError):  # a damaged dictionary is found below
+                code_bytes = self._content.code_bytes
+            return verify_file(self._reader, self._content.snapshot, code_bytes, keys)
 
     def snapshot(self) -> VectorStore:
         """A reader of the state as it is now, unchanged by later writes."""

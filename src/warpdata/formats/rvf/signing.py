@@ -20,7 +20,7 @@ from warpdata.errors import (
     CorruptLayoutError,
     MissingExtraError,
     TruncatedError,
-    nearest,
+    require_word,
 )
 from warpdata.formats.rvf import container, layout
 from warpdata.formats.rvf.container import Root, SignatureFooter, root_message
@@ -86,7 +86,7 @@ class SigningKey:
     @classmethod
     def generate(cls, algorithm: str = "ed25519") -> SigningKey:
         """A new key of one of the three algorithms."""
-        _check_algorithm(algorithm)
+        require_word("the signature algorithm", algorithm, ALGORITHMS)
         if algorithm == "slh-dsa-128s":
             public, private = _slh().keygen()
             return cls(algorithm, bytes(private), PublicKey(algorithm, bytes(public)))
@@ -95,7 +95,7 @@ class SigningKey:
     @classmethod
     def from_private(cls, algorithm: str, private: bytes) -> SigningKey:
         """The key with these private bytes."""
-        _check_algorithm(algorithm)
+        require_word("the signature algorithm", algorithm, ALGORITHMS)
         if algorithm == "slh-dsa-128s":
             return cls(algorithm, private, PublicKey(algorithm, private[32:]))
         public = _private(algorithm, private).public_key().public_bytes_raw()
@@ -137,7 +137,7 @@ def load_public(path: str | os.PathLike[str]) -> PublicKey:
     body = _key_file(path)
     try:
         algorithm, data = str(body["algorithm"]), bytes.fromhex(body["public"])
-        _check_algorithm(algorithm)
+        require_word("the signature algorithm", algorithm, ALGORITHMS)
     except (KeyError, ValueError, TypeError) as error:
         raise CorruptLayoutError(f"not a public key ({error})", path=path) from None
     return PublicKey(algorithm, data)
@@ -184,14 +184,6 @@ def is_valid(key: PublicKey, message: bytes, footer: SignatureFooter) -> bool:
     except (InvalidSignature, ValueError):
         return False
     return True
-
-
-def _check_algorithm(algorithm: str) -> None:
-    if algorithm not in layout.SIGNATURE_IDS:
-        raise ValueError(
-            f"unknown signature algorithm {algorithm!r}; use one of {', '.join(ALGORITHMS)}."
-            f"{nearest(str(algorithm), ALGORITHMS)}"
-        )
 
 
 def _key_file(path: str | os.PathLike[str]) -> dict[str, Any]:

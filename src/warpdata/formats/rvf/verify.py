@@ -16,7 +16,7 @@ from warpdata.formats.rvf.access import decode_hot, decode_sketch
 from warpdata.formats.rvf.graph import decode_graph, decode_layer_a, unpack_index_header
 from warpdata.formats.rvf.layout import Row, SegmentType, Tag
 from warpdata.formats.rvf.meta import decode_columns, decode_journal, decode_meta, deleted_mask
-from warpdata.formats.rvf.quant import ProductQuant, ResidualQuant, decode_quant
+from warpdata.formats.rvf.quant import decode_quant
 from warpdata.formats.rvf.reader import Snapshot, open_snapshot
 from warpdata.formats.rvf.runtime import decode_runtime_vec
 from warpdata.formats.rvf.signing import PublicKey, decode_crypto
@@ -29,9 +29,13 @@ Ids = NDArray[np.uint64]
 _VALUES = {layout.DTYPE_IDS[name] for name in ("f32", "f16", "bf16", "i8", "u8", "i4", "binary")}
 
 
-def verify_file(reader: RangeReader, snapshot: Snapshot, keys: Sequence[PublicKey] = ()) -> list[FileFinding]:
-    """Every segment's hash, structure and signature; with keys, unsigned and foreign segments count too."""
-    code_bytes = _code_bytes(reader, snapshot)
+def verify_file(
+    reader: RangeReader, snapshot: Snapshot, code_bytes: int, keys: Sequence[PublicKey] = ()
+) -> list[FileFinding]:
+    """Every segment's hash, structure and signature; with keys, unsigned and foreign segments count too.
+
+    `code_bytes` is the length of product codes.
+    """
     findings = []
     for entry in snapshot.segments:
         part = f"{layout.segment_name(entry.seg_type)} {entry.segment_id}"
@@ -46,19 +50,6 @@ def verify_file(reader: RangeReader, snapshot: Snapshot, keys: Sequence[PublicKe
         text = "the root is not signed by these keys"
         findings.append(FileFinding("signature", text, f"MANIFEST {snapshot.manifest_id}"))
     return findings
-
-
-def _code_bytes(reader: RangeReader, snapshot: Snapshot) -> int:
-    """The length of a product code, from the newest dictionary of the right size."""
-    dim = 0 if snapshot.root is None else snapshot.root.dimension
-    for entry in reversed([] if snapshot.dialect == "runtime" else snapshot.of_type(SegmentType.QUANT)):
-        try:
-            quant = decode_quant(snapshot.read(reader, entry), reader.name)
-        except FormatError:
-            continue
-        if isinstance(quant, ProductQuant | ResidualQuant) and quant.dim == dim:
-            return quant.code_bytes
-    return 0
 
 
 def _verify_segment(reader: RangeReader, snapshot: Snapshot, entry: Row, code_bytes: int) -> None:

@@ -169,39 +169,21 @@ class SegmentAppender:
                 sync(self._fd)
 
 
-@dataclass(frozen=True, slots=True)
-class LockOwner:
-    """The process that holds a lock, and since when."""
-
-    pid: int
-    hostname: str
-    timestamp_ns: int
-    writer_id: bytes
-
-
-def pack_lock(owner: LockOwner) -> bytes:
-    """The 104 bytes of the lock file beside a store that is open for writing."""
-    packed = layout.WRITER_LOCK.pack(
-        layout.WRITER_LOCK_MAGIC,
-        owner.pid,
-        owner.hostname.encode()[:64],
-        owner.timestamp_ns,
-        owner.writer_id,
-        layout.WRITER_LOCK_VERSION,
-        0,
-    )
+def pack_lock(pid: int, hostname: str, timestamp_ns: int, writer_id: bytes) -> bytes:
+    """The 104 bytes of the lock file beside a store that is open for writing: which process, and since when."""
+    owner = (pid, hostname.encode()[:64], timestamp_ns, writer_id)
+    packed = layout.WRITER_LOCK.pack(layout.WRITER_LOCK_MAGIC, *owner, layout.WRITER_LOCK_VERSION, 0)
     return packed[:-4] + zlib.crc32(packed[:-4]).to_bytes(4, "little")
 
 
-def unpack_lock(data: bytes, where: str = "") -> LockOwner:
+def unpack_lock(data: bytes, where: str = "") -> Row:
     """The owner of a lock; torn or foreign bytes are a CorruptLayoutError."""
     if len(data) != layout.WRITER_LOCK.size:
         raise CorruptLayoutError("a lock file has 104 bytes", path=where or None)
     record = layout.WRITER_LOCK.unpack_from(data)
     if record.magic != layout.WRITER_LOCK_MAGIC or record.checksum != zlib.crc32(data[:-4]):
         raise CorruptLayoutError("a lock file is damaged", path=where or None)
-    host = record.hostname.rstrip(b"\0").decode("utf-8", "replace")
-    return LockOwner(record.pid, host, record.timestamp_ns, record.writer_id)
+    return record._replace(hostname=record.hostname.rstrip(b"\0").decode("utf-8", "replace"))
 
 
 class WriterLock:
@@ -229,10 +211,10 @@ class WriterLock:
             )
         self._lock = lock
         try:
-            mine = LockOwner(process_id(), socket.gethostname(), time.time_ns(), secrets.token_bytes(16))
+            mine = pack_lock(process_id(), socket.gethostname(), time.time_ns(), secrets.token_bytes(16))
             with map_os_errors(self.path):
                 os.ftruncate(lock.fd, 0)
-                write_at(lock.fd, pack_lock(mine), 0)
+                write_at(lock.fd, mine, 0)
         except BaseException:
             lock.release()
             raise
