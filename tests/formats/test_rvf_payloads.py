@@ -246,8 +246,8 @@ QUANTS = [
     quant.ScalarQuant(np.array([-1, 0], np.float32), np.array([1, 2], np.float32)),
     quant.BinaryQuant(np.array([0.5, 0, 1], np.float32)),
     quant.ProductQuant(5, RNG.normal(size=(3, 8, 2)).astype(np.float32)),
-    quant.ResidualQuant(
-        4, RNG.normal(size=(6, 4)).astype(np.float32), RNG.normal(size=(2, 4, 2)).astype(np.float32)
+    quant.ProductQuant(
+        4, RNG.normal(size=(2, 4, 2)).astype(np.float32), RNG.normal(size=(6, 4)).astype(np.float32)
     ),
 ]
 

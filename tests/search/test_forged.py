@@ -29,7 +29,7 @@ from warpdata.formats.rvf.meta import (
     pack_value,
     type_of,
 )
-from warpdata.formats.rvf.quant import ResidualQuant, ScalarQuant, decode_quant, encode_quant
+from warpdata.formats.rvf.quant import ProductQuant, ScalarQuant, decode_quant, encode_quant
 from warpdata.formats.rvf.vec import (
     IdDirectory,
     VecBlock,
@@ -114,11 +114,11 @@ def codes_of(parts: Parts) -> Part:
     return parts.kind(SegmentType.VEC)[1]
 
 
-def dictionary(change: Callable[[ResidualQuant], Any]) -> Forge:
+def dictionary(change: Callable[[ProductQuant], Any]) -> Forge:
     def forge(parts: Parts) -> None:
         part = parts.one(SegmentType.QUANT)
         found = decode_quant(part.payload)
-        assert isinstance(found, ResidualQuant)
+        assert isinstance(found, ProductQuant)
         part.payload = encode_quant(change(found))
 
     return forge
