@@ -355,7 +355,7 @@ class VectorStore(Reopens):
             return keys.astype(np.int64)
         is_fresh = int(keys.min()) >= appender.state.next_id
         known = 0 if is_fresh else int(self._searcher.exist(keys).sum())
-        segments = [delete_segment(gone, self._next_epoch)] if len(gone) else []
+        segments = [delete_segment(gone, self._content.snapshot.next_epoch)] if len(gone) else []
         segments += row_segments(keys, matrix, self.dtype)
         about = None
         if rows is not None or notes or (not is_fresh and self._searcher.metadata.fields):
@@ -377,7 +377,9 @@ class VectorStore(Reopens):
         known = {} if names is None else self._searcher.ids_of_keys()
         if ids is not None:
             keys = writing.checked_ids(ids, count)
-            writing.check_unique(keys)
+            unique, times = np.unique(keys, return_counts=True)
+            if len(unique) < len(keys):
+                raise ValueError(f"the id {unique[times > 1][0]} appears twice in one call")
             held = self._searcher.keys_of(keys) if names else {}
             for name, key in zip(names or (), keys.tolist(), strict=False):
                 if known.get(name, key) != key or held.get(key, name) != name:
@@ -416,10 +418,6 @@ class VectorStore(Reopens):
                 self._commit(appender, [meta_segment(payload)], appender.state)
                 self._searcher.metadata_changed(payload)
 
-    @property
-    def _next_epoch(self) -> int:
-        return self._content.snapshot.next_epoch
-
     def delete(self, ids: ArrayLike | None = None, *, where: str | None = None) -> int:
         """Delete vectors by id or by an SQL condition, durably; unknown ids are ignored. Returns their number."""
         if (ids is None) == (where is None):
@@ -442,7 +440,7 @@ class VectorStore(Reopens):
 
     def _deleted(self, appender: StoreAppender, keys: _Keys) -> None:
         if len(keys):
-            segments = [delete_segment(keys, self._next_epoch)]
+            segments = [delete_segment(keys, self._content.snapshot.next_epoch)]
             self._commit(appender, segments, appender.state.after_delete(keys))
             self._searcher.deleted(keys)
 

@@ -202,14 +202,6 @@ def segment_end(reader: RangeReader, offset: int, header: Row) -> int:
     return int(end + layout.FOOTER_FIXED_BYTES + head.sig_length)
 
 
-def read_footer(reader: RangeReader, offset: int, header: Row) -> SignatureFooter | None:
-    """The signature of a segment, or None if it has none."""
-    if not header.flags & Flag.SIGNED:
-        return None
-    start = offset + layout.HEADER_BYTES + header.payload_length
-    return unpack_footer(reader.read(start, segment_end(reader, offset, header)), reader.name)[0]
-
-
 Ids = NDArray[np.uint64]
 Tlv = tuple[int, bytes]
 

@@ -221,11 +221,8 @@ _TAIL_BYTES = len(layout.META_END) + _DIGEST_BYTES
 _U64_MAX = (1 << 64) - 1
 
 
-class DeletedField:
-    """The value of a field that a change removes."""
-
-
-DELETED = DeletedField()
+DELETED: Any = object()
+"""The value of a field that a change removes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,13 +83,15 @@ _DECODERS: dict[int, Callable[[memoryview, str], Any]] = {
 def _signature_problem(reader: RangeReader, entry: Row, keys: Sequence[PublicKey], snapshot: Snapshot) -> str:
     try:
         header = container.read_header(reader, entry.file_offset)
-        footer = container.read_footer(reader, entry.file_offset, header)
+        if not header.flags & layout.Flag.SIGNED:
+            return "is not signed"
+        start = entry.file_offset + layout.HEADER_BYTES
+        end = start + header.payload_length
+        last = container.segment_end(reader, entry.file_offset, header)
+        footer = container.unpack_footer(reader.read(end, last), reader.name)[0]
     except FormatError as error:
         return f"has a damaged signature ({error.message})"
-    if footer is None:
-        return "is not signed"
-    start = entry.file_offset + layout.HEADER_BYTES
-    stored = reader.read(start, start + header.payload_length)
+    stored = reader.read(start, end)
     number = 0 if snapshot.root is None else snapshot.root.profile_id
     profile = layout.DOMAIN_NAMES.get(number, signing.PROFILE)
     messages = {

@@ -130,15 +130,6 @@ def named_rows(
     return (ids if given is None else None), filled, names
 
 
-def check_unique(ids: Ids) -> None:
-    """Within one call an id may appear once: which of two vectors would win?"""
-    if len(ids) > 1:
-        ordered = ids if (ids[1:] > ids[:-1]).all() else np.sort(ids)
-        twice = np.flatnonzero(ordered[1:] == ordered[:-1])
-        if len(twice):
-            raise ValueError(f"the id {ordered[twice[0]]} appears twice in one call")
-
-
 def metadata_rows(metadata: GivenMetadata | None, count: int) -> list[Mapping[str, Any]] | None:
     """Metadata as one mapping per vector; columns of equal length are taken too."""
     if metadata is None:
