@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import itertools
+import mmap
 import os
 import signal
 import threading
@@ -507,3 +508,23 @@ def test_a_recording_closed_before_it_has_begun_is_whole(
     assert done == ["begun", "named"]
     assert wd.open_episode(tmp_path / "ep")["x"].values().tolist() == [1.0]
     assert list(wd.open_episode(tmp_path / "ep").meta["signals"]) == ["x"]
+
+
+def test_a_slow_signal_makes_few_pages_dirty_ahead_of_its_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pages that are dirty long before they are full reach the disk twice: once as zeros."""
+    faulted = []
+
+    def counted(window: mmap.mmap, start: int = 0, end: int | None = None) -> bool:
+        faulted.append((len(window) if end is None else end) - start)
+        return True
+
+    monkeypatch.setattr(system, "populate_to_write", counted)
+    with wd.DiskEpisodeWriter(tmp_path / "ep") as writer:
+        for step in range(20_000):
+            writer.append("x", float(step), step)
+            if step % 100 == 0:
+                writer._threads.chores.settle()
+        written = writer._journal.writer.position
+    assert written <= sum(faulted) <= written + (256 << 10)

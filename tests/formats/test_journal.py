@@ -299,7 +299,6 @@ def test_the_lock_dies_with_its_process_whatever_a_thread_maps_while_a_child_is_
     writer.on_advance = lambda: None
     for step in range(800):
         writer.append(0, step, 1, 0, b"x" * 1000)
-    writer._is_faulted = True  # so the window ahead is the first to be prepared
     mapped, goes_on = threading.Event(), threading.Event()
 
     def pause(*_: object) -> None:

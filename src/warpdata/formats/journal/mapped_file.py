@@ -28,7 +28,11 @@ WINDOW_BYTES = 1 << 20
 MAX_WINDOW_BYTES, RECORDS_PER_WINDOW = 8 << 20, 256
 """A window of few records would be full before the next one is made."""
 OVERLAP_BYTES = 128 << 10
-"""Windows overlap by so much, or by a record. A record that fits in none is written past them."""
+"""Windows overlap by so much, or by a record. A record that fits in none is written past them.
+
+Twice as much in front of the next record is faulted in: pages that are dirty long before they are full are written
+to the disk twice.
+"""
 _LOCK_TIMEOUT_S = 10.0
 _ZEROS = bytes(1 << 16)
 _PREFIX, _PRIVATE = "warpdata-", 0o600
@@ -39,11 +43,6 @@ def map_window(fd: int, start: int, size_bytes: int) -> mmap.mmap:
     """Allocate and map [start, start + size) of a file; a full disk is an OSError here, no fault later."""
     system.allocate(fd, start, size_bytes)
     return mmap.mmap(fd, size_bytes, offset=start)
-
-
-def prefault(window: mmap.mmap) -> None:
-    """Bring the pages of a writable window into memory now, so that filling it costs only the copy."""
-    system.populate_to_write(window)
 
 
 def sync_range(fd: int, start: int, end: int) -> None:
@@ -85,7 +84,8 @@ class MappedFile(GrowingFile):
         self._stride = max(WINDOW_BYTES, wanted, self._overlap)
         self._next: tuple[int, mmap.mmap] | None = None
         self._retired: list[mmap.mmap] = []
-        self._is_faulted = False
+        self._faulted = 0
+        """End of the pages that were faulted in."""
         self._synced = 0
         self._touched = 0
         """End of the bytes of an unfinished record, left by Ctrl-C."""
@@ -115,10 +115,8 @@ class MappedFile(GrowingFile):
         write_at(self._fd, head + self._end_mark(len(head)), 0)
         self._window_start = 0
         self._window = map_window(self._fd, 0, self._stride + self._overlap)
-        self._limit = self._stride // 2
         self.position = self.records_offset = self._touched = len(head)
-        if self.position >= self._limit:
-            self._reach()
+        self._reach()
 
     def publish(self) -> None:
         """Make the header survive power loss and give the file its name; what is published already stays so."""
@@ -136,18 +134,24 @@ class MappedFile(GrowingFile):
             fsync_folder(self._folder)
 
     def prepare(self) -> None:
-        """Map and fault in the next window and unmap those behind, so that the recorder need not wait for either."""
+        """Map the next window, fault in what comes next, and unmap windows behind: the recorder waits for nothing."""
         with self._preparing:
             if self._fd < 0:
                 return
-            if not self._is_faulted:
-                self._is_faulted = True
-                prefault(self._window)
-            if self._next is None and self.position >= self._window_start + self._stride // 2:
-                start = self._window_start + self._stride
-                window = map_window(self._fd, start, self._stride + self._overlap)
-                prefault(window)
-                self._next = (start, window)
+            position, stride = self.position, self._stride
+            windows = [(self._window_start, self._window)]
+            if self._next is None and position >= self._window_start + stride // 2:
+                start = self._window_start + stride
+                self._next = start, map_window(self._fd, start, stride + self._overlap)
+            if self._next is not None:
+                windows.append(self._next)
+            # A file in memory never reaches the disk: all of it at once.
+            end = position + (2 * stride if self._is_in_memory else 2 * self._overlap)
+            for start, window in windows:
+                first, last = max(position, self._faulted, start), min(end, start + stride)
+                if first < last:
+                    system.populate_to_write(window, first - start, last - start)
+                    self._faulted = last
             while self._retired:
                 self._retired.pop(0).close()
 
@@ -246,13 +250,10 @@ class MappedFile(GrowingFile):
         return self._taken(span)
 
     def _reach(self) -> None:
-        """The window is full, or it is time to prepare the next one."""
-        end = self._window_start + self._stride
-        if self.position >= end:
+        """The window is full, or it is time to prepare what comes next."""
+        if self.position >= self._window_start + self._stride:
             self._advance()
-            end = self._window_start + self._stride
-        early = self._window_start + self._stride // 2
-        self._limit = early if self.position < early else end
+        self._limit = min(self.position + self._overlap, self._window_start + self._stride)
         if self.on_advance is not None:
             self.on_advance()
         elif len(self._retired) > 1:

@@ -13,7 +13,7 @@ from warpdata.bytekit.io.append_file import GrowingFile
 from warpdata.bytekit.io.commit import map_os_errors, write_at
 from warpdata.bytekit.process import system
 from warpdata.formats.journal import layout
-from warpdata.formats.journal.mapped_file import create_file, map_window, prefault, remove_file, sync_range
+from warpdata.formats.journal.mapped_file import create_file, map_window, remove_file, sync_range
 from warpdata.formats.journal.writer import pack_head
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class SlotFile(GrowingFile):
             super().__init__(name, fd, size_bytes)
             try:
                 self._window = map_window(fd, 0, size_bytes)
-                prefault(self._window)
+                system.populate_to_write(self._window)
                 for slot in range(slots):
                     place = self._first + slot * self._stride
                     self._window[place : place + layout.RECORD_BYTES] = layout.end_mark(place)
