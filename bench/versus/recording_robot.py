@@ -1,8 +1,9 @@
 """A robot of two processes, each with two cameras at 30 Hz and 500 states a second, recorded by us, mcap and LeRobot.
 
 `robot(folder, seconds)` gives the rows of `bench/versus/recording.py`. Each program runs in processes of its own:
-`python -m bench.versus.recording_robot PROGRAM FOLDER SECONDS ROOT SCENE`. mcap is one writer process that stores JPEG. LeRobot is
-one process that encodes while it records and holds one state per frame: it has no place for 500 states a second.
+`python -m bench.versus.recording_robot PROGRAM FOLDER SECONDS ROOT SCENE`. mcap is one writer process that stores
+JPEG. LeRobot is one process that encodes while it records and holds one state per frame: it has no place for 500
+states a second.
 """
 
 from __future__ import annotations
