@@ -562,7 +562,7 @@ def main() -> None:
     if args.only:
         stored = json.loads((measure.RESULTS / "recording.json").read_text())
         found = {**{name: part for name, part in stored.items() if name not in ("bars", "machine")}, **found}
-    is_whole = not args.only or {"robot", "overload"} <= set(found)
+    is_whole = not args.only or {"robot", "robot_smooth", "overload"} <= set(found)
     report = {"bars": bars(found), **found} if is_whole else found
     print(json.dumps(report, indent=1))
     if not args.quick:

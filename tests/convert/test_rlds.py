@@ -599,7 +599,7 @@ def deep(levels: int) -> dict[str, Any]:
             ragged("int64"),
             rows_and_lengths(ints(1, 2), ints(1, 2)),
             CorruptLayoutError,
-            "numbers for . steps of",
+            "2 numbers for 3 rows of",
         ),
         (
             ragged("int64", 0),
