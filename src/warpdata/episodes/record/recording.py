@@ -66,7 +66,7 @@ from warpdata.formats.episodedir.documents import (
 from warpdata.formats.episodedir.images import VideoOptions, choose_codec
 from warpdata.formats.episodedir.signal_file import Description
 from warpdata.formats.episodedir.video import check_installed, check_options
-from warpdata.formats.journal.mapped_file import remove_file
+from warpdata.formats.journal.writer import remove_file
 
 SignalRecorder = NumberRecorder | EventRecorder | CameraRecorder
 

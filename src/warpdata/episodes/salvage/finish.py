@@ -69,7 +69,7 @@ from warpdata.formats.episodedir.frame_index import (
 from warpdata.formats.episodedir.images import VideoOptions, suffix_for
 from warpdata.formats.episodedir.signal_file import Description, parse_signal
 from warpdata.formats.episodedir.video import list_packets, probe, stream_of
-from warpdata.formats.journal.mapped_file import move_to_disk
+from warpdata.formats.journal.writer import move_to_disk
 
 DAMAGED = "-damaged"
 _REASON = "the recorder ended without closing the episode"
