@@ -32,7 +32,6 @@ from warpdata.bytekit.jsontext import dump_json
 from warpdata.bytekit.process import system
 from warpdata.bytekit.process.forks import NoPickle, run_in_child
 from warpdata.bytekit.process.locks import FileLock, make_locked_folder
-from warpdata.episodes.collection.edits import episode_path
 from warpdata.episodes.record.camera import (
     WAIT,
     CameraRecorder,
@@ -58,6 +57,7 @@ from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.documents import (
     FileSum,
     check_name,
+    episode_path,
     meta_bytes,
     plain_static,
     signal_file,
