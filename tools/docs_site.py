@@ -249,27 +249,27 @@ def cli_page() -> str:
             examples = [command.example for command in load_commands(name).values()]
             lines += [f"### warp {name}", "", f"{summary.capitalize()}.", ""]
             lines += ["```bash", *examples, "```", ""]
-            for title, text in help_texts(parser, name):
+            for words, command in parsers_of(parser, name):
+                text = command.format_help().splitlines()
                 lines += [
-                    f'??? note "{title}"',
+                    f'??? note "{words} --help"',
                     "",
-                    *(f"        {line}".rstrip() for line in text.splitlines()),
+                    *(f"        {line}".rstrip() for line in text),
                     "",
                 ]
     return "\n".join(lines)
 
 
-def help_texts(parser: argparse.ArgumentParser, name: str) -> Iterator[tuple[str, str]]:
-    """Help of a command, then of each of its verbs."""
+def parsers_of(parser: argparse.ArgumentParser, name: str) -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    """The parser of a command, then that of each of its verbs."""
     command = next(
         action.choices[name] for action in parser._actions if isinstance(action, argparse._SubParsersAction)
     )
     command.complete()
-    yield f"warp {name} --help", command.format_help()
+    yield f"warp {name}", command
     for action in command._actions:
         if isinstance(action, argparse._SubParsersAction):
-            for verb, sub in action.choices.items():
-                yield f"warp {name} {verb} --help", sub.format_help()
+            yield from ((f"warp {name} {verb}", each) for verb, each in action.choices.items())
 
 
 KINDS = {
