@@ -88,7 +88,7 @@ def write_site_sources(target: Path = TARGET) -> list[Path]:
     shutil.copytree(ROOT / "docs", target)
     for page in target.rglob("*.md"):  # flags for the tests behind a fence are not for readers
         text = re.sub(r"^```(\w+)[^\n]*$", r"```\1", page.read_text(), flags=re.M)
-        page.write_text(text.replace(".ipynb)", ".md)"))
+        page.write_text(PICTURE.sub(both_schemes, text.replace(".ipynb)", ".md)")))
     generated = {
         **{f"project/{name.lower()}": project_page(name) for name in PROJECT_PAGES},
         **{
@@ -108,6 +108,14 @@ def write_site_sources(target: Path = TARGET) -> list[Path]:
     pages = sorted(target.rglob("*.md"))
     (target / "llms.txt").write_text(index_of(pages, target))
     return pages
+
+
+PICTURE = re.compile(r"(!\[[^]]*\]\(\S*viewer)-(?:light|dark)\.png\)")
+
+
+def both_schemes(picture: re.Match[str]) -> str:
+    """A picture of the viewer, light on a light page and dark on a dark one."""
+    return "".join(f"{picture[1]}-{scheme}.png#only-{scheme})" for scheme in ("light", "dark"))
 
 
 def write_notebook_page(notebook: Path) -> None:
@@ -158,9 +166,8 @@ def tables_of(name: str) -> Iterator[str]:
         yield from ("| parameter | type | default | meaning |", "|---|---|---|---|")
         for each in parameters:
             default = "" if each.default is each.empty else f"`{shown_default(each.default)}`"
-            kind = str(each.annotation).replace("|", "\\|")
             stars = {each.VAR_KEYWORD: "**", each.VAR_POSITIONAL: "*"}.get(each.kind, "")
-            yield f"| `{stars}{each.name}` | `{kind}` | {default} | {meaning_of(name, each)} |"
+            yield f"| `{stars}{each.name}` | `{each.annotation}` | {default} | {meaning_of(name, each)} |"
         yield ""
     if errors := errors_of(name):
         yield from ("| error | when |", "|---|---|")
@@ -171,7 +178,7 @@ def tables_of(name: str) -> Iterator[str]:
 def shown_default(value: Any) -> str:
     """A default as it is written; one that only the class knows is shown as `…`."""
     text = getattr(value, "__name__", None) or repr(value)
-    return "…" if text.startswith("<") else text.replace("|", "\\|")
+    return "…" if text.startswith("<") else text
 
 
 def directive_of(name: str, has_heading: bool) -> str:
@@ -235,7 +242,8 @@ def errors_page() -> str:
         lines += [f"## {title}", "", "| code | class | meaning | remedy |", "|---|---|---|---|"]
         for name, kind in family.items():
             meaning = (kind.__doc__ or "").partition("\n")[0]
-            lines.append(f"| `{kind.code}` | `{name}` | {meaning} | {kind.default_hint} |")
+            remedy = kind.default_hint or "The hint of the error has it: it depends on the case."
+            lines.append(f"| `{kind.code}` | `{name}` | {meaning} | {remedy} |")
         lines.append("")
     return "\n".join(lines)
 
