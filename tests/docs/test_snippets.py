@@ -72,8 +72,8 @@ def program_of(page: Path) -> str:
 
 
 def allowed(command: str) -> tuple[int, ...]:
-    """A salvage that lost something, or a check that found something, says so with 3."""
-    return (0, 3) if "salvage" in command or "warp check" in command else (0,)
+    """A command that finds damage, or loses something, ends with 3."""
+    return (0, 3) if re.search("warp (salvage|check|verify)", command) else (0,)
 
 
 def missing(page: Path) -> list[str]:
