@@ -15,7 +15,9 @@ from warpdata.cli.main import COMMANDS
 def test_every_variable_is_listed() -> None:
     settings = (ROOT / "src" / "warpdata" / "settings.py").read_text()
     page = (ROOT / "docs" / "reference" / "environment.md").read_text()
-    names = set(re.findall(r"\b(?:WARP|AWS|AZURE)_[A-Z_\d]+\b|\b(?:[A-Z]+_)?PROXY\b|\b[A-Z_]*RANK\b", settings))
+    names = set(
+        re.findall(r"\b(?:WARP|AWS|AZURE)_[A-Z_\d]+\b|\b(?:[A-Z]+_)?PROXY\b|\b[A-Z_]*RANK\b", settings)
+    )
     assert len(names) > 20
     assert not {name for name in names if f"`{name}`" not in page}
 
