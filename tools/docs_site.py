@@ -49,9 +49,27 @@ def api_names() -> list[str]:
 
 
 def public_names() -> list[str]:
-    """Every public name: those of `wd`, and those of the package `wd.ray`."""
+    """Every public name: those of `wd`, those that only its packages list, and `read` and `write` of every format."""
     names = {*wd.__all__, *wd._ELSEWHERE} - {"__version__"}
-    return sorted([*names, *(f"ray.{name}" for name in {*wd.ray.__all__, "open"})])
+    listed = {
+        f"{package}.{name}"
+        for package in (
+            "catalog",
+            "corpora",
+            "episodes",
+            "loading",
+            "ordering",
+            "search",
+            "timeline",
+            "viewer",
+        )
+        for name in set(dir(getattr(wd, package))) - names
+    }
+    calls = {f"convert.{name}.{verb}" for name in wd.convert.FORMATS for verb in ("read", "write")}
+    calls -= {"convert.rosbag2.write", "convert.npz.write", "convert.parquet.write"}  # only read
+    calls -= {"convert.rrd.read", "convert.wav.read"}  # only written
+    ray = {f"ray.{name}" for name in {*wd.ray.__all__, "open"}}
+    return sorted({*names, *listed, *calls, *ray, "formats.wshard.ShardReader"})
 
 
 def find_public(name: str) -> Any:
