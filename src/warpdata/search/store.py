@@ -471,18 +471,20 @@ class VectorStore(Reopens):
         Readers are not disturbed: they keep the file and the state that they opened.
         """
         appender, content, profile = self._writer(), self._content, self._content.profile
-        if appender.dead_bytes > max(DEAD_BYTES, DEAD_SHARE * self._reader.size) and not content.is_signed:
+        listed = sum(64 + (e.compressed_length or e.payload_length) for e in content.snapshot.segments)
+        if (
+            content.snapshot.end - listed > max(DEAD_BYTES, DEAD_SHARE * self._reader.size)
+            and not content.is_signed
+        ):
             self._rewrite(profile, graph=self._searcher.graph())
             return
-        is_graph = (
-            profile.index is not None and profile.index.kind == "hnsw" and layout.LAYER_C in content.layers
-        )
         late = sum(entry.payload_length for entry in content.tail_entries)
         if profile.index is None or not has_faiss() or late < ABSORBED_ROWS * self.dim or content.is_signed:
             return
         if self._searcher.tail.count > max(LATE_ROWS, LATE_SHARE * self._searcher.base.count):
             self._rewrite(profile)
             return
+        is_graph = profile.index.kind == "hnsw" and layout.LAYER_C in content.layers
         if not is_graph or not self._searcher.is_due(ABSORBED_ROWS, ABSORBED_SHARE):
             return
         self._fold_log(appender)

@@ -223,12 +223,6 @@ class StoreAppender:
         except FileNotFoundError:
             return False
 
-    @property
-    def dead_bytes(self) -> int:
-        """Bytes of the file that the newest state does not list."""
-        listed = sum(64 + (e.compressed_length or e.payload_length) for e in self.snapshot.segments)
-        return max(0, int(self.snapshot.end - listed))
-
     def close(self) -> None:
         """Close the file."""
         fd, self._fd = self._fd, -1
