@@ -479,9 +479,10 @@ class VectorStore(Reopens):
             self._rewrite(profile, graph=self._searcher.graph())
             return
         late = sum(entry.payload_length for entry in content.tail_entries)
-        if profile.index is None or not has_faiss() or late < ABSORBED_ROWS * self.dim or content.is_signed:
+        if profile.index is None or not has_faiss() or late < ABSORBED_ROWS * self.dim:
             return
-        if self._searcher.tail.count > max(LATE_ROWS, LATE_SHARE * self._searcher.base.count):
+        is_late = self._searcher.tail.count > max(LATE_ROWS, LATE_SHARE * self._searcher.base.count)
+        if is_late and not content.is_signed:
             self._rewrite(profile)
             return
         is_graph = profile.index.kind == "hnsw" and layout.LAYER_C in content.layers
