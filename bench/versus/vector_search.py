@@ -294,7 +294,7 @@ def metadata_costs(x: Any, folder: Path, repeats: int) -> dict[str, float]:
 
 
 def growth(x: Any, folder: Path) -> dict[str, float]:
-    """Adding 1 % to an indexed store and querying it, of the time of building its index; bytes of 1,000 upserts."""
+    """Adding 1 % to an indexed store and querying it, of the time of building its index."""
     path, late = folder / "grow.rvf", len(x) // 100
     with wd.VectorStore.create(path, dim=x.shape[1], overwrite=True, durable=False) as store:
         store.add(x[late:])
@@ -302,6 +302,12 @@ def growth(x: Any, folder: Path) -> dict[str, float]:
         store.warm()
         grown = measure.seconds(lambda: (store.add(x[:late]), store.search(x[0], K)))
     path.unlink()
+    return {"share": grown / build}
+
+
+def upserts(x: Any, folder: Path) -> dict[str, float]:
+    """Bytes that 1,000 upserts of one row add to a file of 20,000, closed again, of those that were given."""
+    path = folder / "upserts.rvf"
     with wd.VectorStore.create(path, dim=x.shape[1], overwrite=True, durable=False) as store:
         store.add(
             x[:20_000], metadata={"n": range(len(x[:20_000])), "label": ["some text"] * len(x[:20_000])}
@@ -314,7 +320,7 @@ def growth(x: Any, folder: Path) -> dict[str, float]:
     size = path.stat().st_size - before
     path.unlink()
     written = 1000 * (x.shape[1] * 4 + 8 + 8 + len("other text"))
-    return {"share": grown / build, "upserts": size / written}
+    return {"ratio": size / written}
 
 
 def filtered_recall(folder: Path, x: Any, queries: Any) -> dict[str, float]:
@@ -364,6 +370,7 @@ def sections(folder: Path, data: Any, repeats: int, rounds: int) -> dict[str, Ca
         "open_us": lambda: open_microseconds(store),
         "metadata": lambda: metadata_costs(x, folder, 3 * repeats),
         "growth": lambda: growth(x, folder),
+        "upserts": lambda: upserts(x, folder),
         "filtered": lambda: filtered_recall(folder, x, q),
         "moments": lambda: moments(folder, 96),
     }
@@ -413,7 +420,8 @@ def bars(found: dict[str, Any]) -> dict[str, Any]:  # noqa: C901 - one block per
         at_most["metadata of ten hits, share of its bytes"] = (about["share"], 0.05)
     if "growth" in found:
         at_most["1 % added and queried, of a rebuild"] = (found["growth"]["share"], 0.05)
-        at_most["1,000 upserts, bytes of those written"] = (found["growth"]["upserts"], 3.0)
+    if "upserts" in found:
+        at_most["1,000 upserts, bytes of those written"] = (found["upserts"]["ratio"], 3.0)
     if "filtered" in found:
         at_least["worst query whose neighbourhood is excluded, recall"] = (found["filtered"]["worst"], 0.8)
     if "moments" in found:
