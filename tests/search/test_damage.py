@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from tests.conftest import shared_golden
 from tests.sweeps import SOAK, thinned
 from warpdata.bytekit.io.ranges import BytesRangeReader
 from warpdata.errors import CorruptLayoutError, FormatError
+from warpdata.formats.rvf import container
 from warpdata.formats.rvf.reader import earlier_snapshots, open_snapshot
 from warpdata.formats.rvf.signing import SigningKey
 from warpdata.search.store import VectorStore
@@ -343,15 +345,26 @@ def test_a_log_follows_only_the_manifest_it_was_written_behind(tmp_path: Path) -
 
 
 def test_data_in_a_log_is_not_taken_for_the_end_of_the_file(tmp_path: Path) -> None:
-    """Metadata may hold a manifest or a root of this very file, with a checksum that fits."""
-    path = tmp_path / "d.rvf"
-    with VectorStore.create(path, dim=DIM, durable=False) as store:
-        older = path.read_bytes()
-        for number, blob in enumerate((older, older[-4096:], older[:64], b"SFVR\1\5" * 50)):
-            store.add(vectors(2, number), metadata=[{"blob": blob}, {"blob": blob}])
-            again = VectorStore.open(BytesRangeReader(path.read_bytes()))
-            assert len(again) == 2 * number + 2
-            assert again.metadata([2 * number])[0]["blob"] == blob
+    """Metadata that are a manifest for the very place where they come to be."""
+    older, size = b"", 6000
+
+    def place(name: str, blob: bytes) -> bytes:
+        nonlocal older
+        with VectorStore.create(tmp_path / name, dim=DIM, durable=False) as store:
+            older = (tmp_path / name).read_bytes()
+            store.add(vectors(2), metadata=[{"blob": blob}, {}])
+            return (tmp_path / name).read_bytes()
+
+    at = place("first.rvf", b"x" * size).index(b"x" * size)
+    root = container.unpack_root(older[-4096:])
+    header = container.unpack_header(older[:64])
+    records = older[64 : 64 + root.l1_manifest_length]
+    fake = replace(root, l1_manifest_offset=at + 64, identity=root.identity)
+    payload = records.ljust(len(older) - 64 - 4096, b"\0") + container.pack_root(fake)
+    manifest = container.pack_header(container.build(header.seg_type, 99, payload)[0]) + payload
+    assert len(VectorStore.open(BytesRangeReader(bytes(at) + manifest))) == 0
+    again = VectorStore.open(BytesRangeReader(place("second.rvf", manifest.ljust(size, b"x"))))
+    assert (len(again), len(again.metadata([0])[0]["blob"])) == (2, size)
 
 
 def test_a_file_inside_metadata_is_not_taken_for_the_file(tmp_path: Path) -> None:

@@ -264,7 +264,8 @@ ID_PAIR = struct.Struct("<QQ")
 LOG_HEAD = Record("<8sIIQ16s", "magic epoch piece_count live_count previous_hash")
 LOG_PIECE = Record("<BBHII", "seg_type tier zero block_count payload_length")
 LOG_MAGIC = b"RVFLOG1\0"
-LOG_END = b"RVFDONE\0"
+LOG_END = b"RVF-DONE"
+"""It has no zero: a sector of zeros at the end of a LOG segment was never written."""
 LOG_TYPES = (SegmentType.VEC, SegmentType.JOURNAL, SegmentType.META)
 LOGGED_BYTES = 16 << 10
 """A commit of more payload is written as segments with a manifest."""

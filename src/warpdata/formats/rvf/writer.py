@@ -91,8 +91,8 @@ class SegmentAppender:
             about = (piece.seg_type, piece.tier, 0, piece.block_count, data.nbytes)
             listed.append((layout.LOG_PIECE(*about), data))
         payload = encode_log(last.next_epoch, live_count, last.hash, listed)
-        # Readers look for the last manifest by the magic of segments: it must not be in a log.
-        if layout.SEGMENT_MAGIC in payload:
+        # Readers look for the last manifest by these: data must not be taken for one.
+        if layout.SEGMENT_MAGIC in payload or layout.ROOT_MAGIC in payload:
             return None
         options = SegmentOptions(timestamp_ns=time.time_ns())
         header, stored = container.build(SegmentType.LOG, self.next_id, payload, options)
