@@ -150,7 +150,7 @@ class Parser(argparse.ArgumentParser):
         return parsed, rest
 
     def _print_message(self, message: str, file: Any = None) -> None:
-        """Print without control codes, which names of files may have; unlike argparse, raise if it cannot be written."""
+        """Print without the control codes of file names; unlike argparse, raise if it cannot be written."""
         try:
             file.write("\n".join(map(printable, message.split("\n"))))
             file.flush()
