@@ -181,11 +181,12 @@ def test_what_a_receipt_calls_kept_comes_back(target: str, tmp_path: Path) -> No
             assert np.abs(found.timestamps[: len(values)] - signal.timestamps).max() <= 1000
 
 
-OWN_NAMES = (
-    "episode_index", "frame_index", "timestamp", "index", "task_index", "fps", "robot_type", "length", "last_row",
-    "episode_id", "seed", "options", "steps", "is_first", "discount", "env_args", "meta", "data", "data/meta",
-    "data/meta/k", "last_row/k", "episode_ends", "receipt", "__key__", "json", "split",
-)  # fmt: skip
+_OWN = """
+    episode_index frame_index timestamp index task_index fps robot_type length last_row episode_id
+    seed options steps is_first discount env_args meta data data/meta data/meta/k last_row/k
+    episode_ends receipt __key__ json split
+"""
+OWN_NAMES = _OWN.split()
 """Names that a target uses itself, and names that are folders of others."""
 
 

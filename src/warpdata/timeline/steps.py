@@ -200,9 +200,8 @@ class Steps:
 
     def has_rows(self, signal: Signal) -> bool:
         """Whether the records of a signal are the rows: a step may lack one, and one may follow the last step."""
-        if signal.meta.clock != self.clock or len(signal) != self.length:
-            return False
-        return np.array_equal(signal.timestamps, self.times_ns)
+        is_alike = signal.meta.clock == self.clock and len(signal) == self.length
+        return is_alike and np.array_equal(signal.timestamps, self.times_ns)
 
     def comes_later(self, signal: Signal) -> bool:
         """Whether row k shows the record after step k: outcomes that were recorded with the next observation."""
