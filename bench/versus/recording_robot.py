@@ -213,8 +213,8 @@ start = time.perf_counter()
 dataset.save_episode()
 dataset.finalize()
 close_s = time.perf_counter() - start
-kept = dataset.meta.total_frames
-print(json.dumps({"frames_ns": waits, "states_ns": [], "close_s": close_s, "lost": len(waits) - kept, **used(before_s)}))
+lost = len(waits) - dataset.meta.total_frames
+print(json.dumps({"frames_ns": waits, "states_ns": [], "close_s": close_s, "lost": lost, **used(before_s)}))
 """
 
 
