@@ -289,6 +289,39 @@ def test_appended_records_survive_sigkill(tmp_path: Path) -> None:
     assert len(JournalReader.open(path).scan().records) == 50
 
 
+def test_a_page_that_was_synced_half_full_is_never_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each sync of a slow signal would write the page of the last one again."""
+    ranges: list[tuple[int, int]] = []
+    monkeypatch.setattr(journal_writer, "sync_range", lambda _, start, end: ranges.append((start, end)))
+    writer = JournalWriter(tmp_path / "a", {}, max_record_bytes=1 << 20)
+    writer.appending = threading.Lock()
+    ranges.clear()
+    for step in range(1000):
+        writer.append(1, step, 1, step, b"x" * 28)
+        if step % 50 == 49:  # 3.2 KB
+            writer.sync()
+    assert [start // 4096 for start, _ in ranges] == [0, *range(2, len(ranges) + 1)]
+    assert all((start % 4096, end % 4096) == (0, 0) for start, end in ranges)
+    with writer.appending:  # another thread appends
+        writer.append(1, 1000, 1, 1000, b"x" * 3000)
+        writer.sync()
+    assert writer.position % 4096
+    end = writer.position
+    writer.close()
+    scan = JournalReader.open(tmp_path / "a").scan()
+    assert scan.records.first_step.tolist() == list(range(1001))
+    assert scan.records.stream.max() == 1
+    assert not scan.damage
+    # Power was lost: behind a filled page there may be zeros, elsewhere they are damage.
+    data = (tmp_path / "a").read_bytes()
+    for kept, is_filled in ((ranges[-2][1], True), (ranges[-2][1] + 64, False), (end, False)):
+        (tmp_path / "b").write_bytes(data[:kept] + bytes(1 << 16))
+        scan = JournalReader.open(tmp_path / "b").scan()
+        assert bool(scan.damage) is not is_filled
+
+
 @pytest.mark.parametrize("call", ["sync", "prepare"])
 def test_the_lock_dies_with_its_process_whatever_a_thread_maps_while_a_child_is_forked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
