@@ -244,6 +244,7 @@ class JournalWriter(GrowingFile):
         """Give back the room ahead of the last record already: nothing is appended any more, and the records stay."""
         self.on_advance = None
         with self._preparing, self._syncing:
+            self.appending = None
             if self._fd >= 0:
                 self._unmap()
                 with contextlib.suppress(OSError):
