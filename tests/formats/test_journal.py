@@ -321,7 +321,7 @@ def test_a_page_that_was_synced_half_full_is_never_written_again(
     assert not scan.damage
     # Power was lost: behind a filled page there may be zeros, elsewhere they are damage.
     data = (tmp_path / "a").read_bytes()
-    for kept, is_filled in ((filled, True), (filled - 64, False), (end, False)):
+    for kept, is_filled in ((filled, True), (filled + 64, False), (end, False)):
         (tmp_path / "b").write_bytes(data[:kept] + bytes(1 << 16))
         scan = JournalReader.open(tmp_path / "b").scan()
         assert bool(scan.damage) is not is_filled
