@@ -221,6 +221,10 @@ def _plan_features(rows: StepRows) -> list[_Feature]:
     if LAST_ROW not in episode.static:
         features.append(_Feature(Leaf(EPISODE_METADATA + LAST_ROW, "text", "string")))
     for name, value in episode.static.items():
+        # A feature cannot be a folder of others too: such an item is in warpdata.json only.
+        is_folder = any(other.startswith(f"{name}/") for other in episode.static)
+        if is_folder or name.startswith(f"{LAST_ROW}/"):
+            continue
         if name != "split" and not any(feature.static == name for feature in features):
             path = EPISODE_METADATA + name
             is_number = isinstance(value, bool | int | float | np.generic | np.ndarray)
