@@ -236,6 +236,35 @@ def test_whenever_its_writer_dies_a_record_is_whole_or_was_never_finished(
     assert sum(bool(each.damage) for each in scans) > 0, "none was seen on its way"
 
 
+def test_whenever_its_writer_dies_a_page_is_filled_or_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is in the file after each line of a sync that fills a page, and of the record after it."""
+    path = tmp_path / "a"
+    writer = JournalWriter(path, {}, max_record_bytes=1 << 20)
+    writer.appending = threading.Lock()
+    writer.append(1, 0, 1, 0, b"first" * 500)
+    monkeypatch.setattr(journal_writer, "sync_range", lambda *_: None)
+    states: dict[bytes, None] = {}
+
+    def look(*_: object) -> Callable[..., Any]:
+        states[path.read_bytes()] = None
+        return look
+
+    sys.settrace(look)
+    try:
+        writer.sync()
+        writer.append(1, 1, 1, 10, b"\xff" * 100)
+        writer.append_step(StepRecord(1, 100), 2, 20)
+    finally:
+        sys.settrace(None)
+    assert writer._filled
+    writer.close(durable=False)
+    scans = [JournalReader(BytesRangeReader(each)).scan() for each in states]
+    assert not any(each.lost or each.is_cut for each in scans)
+    assert {len(each.records) for each in scans} == {1, 2, 3}
+
+
 @pytest.mark.parametrize(
     ("changes", "text", "match"),
     [
