@@ -236,35 +236,6 @@ def test_whenever_its_writer_dies_a_record_is_whole_or_was_never_finished(
     assert sum(bool(each.damage) for each in scans) > 0, "none was seen on its way"
 
 
-def test_whenever_its_writer_dies_a_page_is_filled_or_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What is in the file after each line of a sync that fills a page, and of the record after it."""
-    path = tmp_path / "a"
-    writer = JournalWriter(path, {}, max_record_bytes=1 << 20)
-    writer.appending = threading.Lock()
-    writer.append(1, 0, 1, 0, b"first" * 500)
-    monkeypatch.setattr(journal_writer, "sync_range", lambda *_: None)
-    states: dict[bytes, None] = {}
-
-    def look(*_: object) -> Callable[..., Any]:
-        states[path.read_bytes()] = None
-        return look
-
-    sys.settrace(look)
-    try:
-        writer.sync()
-        writer.append(1, 1, 1, 10, b"\xff" * 100)
-        writer.append_step(StepRecord(1, 100), 2, 20)
-    finally:
-        sys.settrace(None)
-    assert writer._filled
-    writer.close(durable=False)
-    scans = [JournalReader(BytesRangeReader(each)).scan() for each in states]
-    assert not any(each.lost or each.is_cut for each in scans)
-    assert {len(each.records) for each in scans} == {1, 2, 3}
-
-
 @pytest.mark.parametrize(
     ("changes", "text", "match"),
     [
@@ -316,44 +287,6 @@ def test_appended_records_survive_sigkill(tmp_path: Path) -> None:
     os.waitpid(pid, 0)
     assert not is_live(path)
     assert len(JournalReader.open(path).scan().records) == 50
-
-
-def test_a_page_that_was_synced_half_full_is_never_written_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each sync of a slow signal would write the page of the last one again."""
-    ranges: list[tuple[int, int]] = []
-    monkeypatch.setattr(journal_writer, "sync_range", lambda _, start, end: ranges.append((start, end)))
-    writer = JournalWriter(tmp_path / "a", {}, max_record_bytes=1 << 20)
-    writer.appending = threading.Lock()
-    ranges.clear()
-    for step in range(1000):
-        writer.append(1, step, 1, step, b"x" * 28)
-        if step % 50 == 49:  # 3.2 KB
-            writer.sync()
-    assert [start // 4096 for start, _ in ranges] == [0, *range(2, len(ranges) + 1)]
-    assert all((start % 4096, end % 4096) == (0, 0) for start, end in ranges)
-    filled = writer.position
-    with writer.appending:  # another thread appends
-        writer.append(1, 1000, 1, 1000, b"x" * 3000)
-        writer.sync()
-    assert writer.position % 4096
-    end = writer.position
-    writer.trim()
-    writer._synced = 0
-    writer.sync()  # by a thread that comes late
-    assert writer.position == end
-    writer.close()
-    scan = JournalReader.open(tmp_path / "a").scan()
-    assert scan.records.first_step.tolist() == list(range(1001))
-    assert scan.records.stream.max() == 1
-    assert not scan.damage
-    # Power was lost: behind a filled page there may be zeros, elsewhere they are damage.
-    data = (tmp_path / "a").read_bytes()
-    for kept, is_filled in ((filled, True), (filled + 64, False), (end, False)):
-        (tmp_path / "b").write_bytes(data[:kept] + bytes(1 << 16))
-        scan = JournalReader.open(tmp_path / "b").scan()
-        assert bool(scan.damage) is not is_filled
 
 
 @pytest.mark.parametrize("call", ["sync", "prepare"])

@@ -81,7 +81,6 @@ class SignalsJournal:
             max_record_bytes=layout.MAX_RECORD_BYTES,
             publish=False,
         )
-        self.writer.appending = self.lock
         threads.add_journal(self.writer)
         self._frames: JournalWriter | None = None
         self._frames_lock = threading.Lock()

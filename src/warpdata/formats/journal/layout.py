@@ -78,9 +78,6 @@ CONTROL_STREAM = 0
 ROW_STREAM = 0xFFFF
 """An empty record of this stream follows the records of each row: with it the row is complete."""
 
-FILL_STREAM = 0xFFFE
-"""A record of this stream fills a page up to its end; zeros may follow it where power was lost."""
-
 WORK_SUFFIX = ".recording"
 """End of the name of a folder with the journals of one file: beside it, until the file is complete."""
 

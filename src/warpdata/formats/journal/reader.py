@@ -141,12 +141,9 @@ class JournalReader:
         columns = [array("q") for _ in range(6)]
         damage: list[Damage] = []
         position, last_crc = start or self.header.records_offset, 0
-        work, is_filled = _WORK_FACTOR * self.reader.size, False
+        work = _WORK_FACTOR * self.reader.size
         while position < self.reader.size:
             record = self._record_at(position)
-            if record is not None and (is_filled := record.stream == layout.FILL_STREAM):
-                position += layout.record_span(record.payload_bytes)
-                continue
             if record is not None:
                 for column, value in zip(columns, (position, *record[2:]), strict=True):
                     column.append(value)
@@ -156,8 +153,7 @@ class JournalReader:
             following, work = self._next_record(position + layout.RECORD_ALIGNMENT, work)
             end = self._last_nonzero(position, following)
             if following == self.reader.size:
-                if end > position or not is_filled:
-                    damage += self._check_end(position, end)
+                damage += self._check_end(position, end)
                 break
             if end == position:  # zeros alone between two records, or before the first, are a hole
                 end = following

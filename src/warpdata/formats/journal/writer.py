@@ -91,10 +91,8 @@ class JournalWriter(GrowingFile):
         self._stride = max(WINDOW_BYTES, wanted, self._overlap)
         self._next: tuple[int, mmap.mmap] | None = None
         self._retired: list[mmap.mmap] = []
-        self.appending: threading.Lock | None = None
-        """A lock that is held while something is appended: where there is one, syncs fill pages."""
-        self._faulted = self._synced = self._filled = 0
-        """End of the pages that were faulted in, of what is on the disk, and of the last page that was filled."""
+        self._faulted = self._synced = 0
+        """End of the pages that were faulted in, and of what is on the disk."""
         self._touched = 0
         """End of the bytes of an unfinished record, left by Ctrl-C."""
         self._preparing, self._syncing = threading.Lock(), threading.Lock()
@@ -216,35 +214,16 @@ class JournalWriter(GrowingFile):
     def sync(self) -> None:
         """Make what was appended survive power loss."""
         with self._syncing, map_os_errors(self.path):
-            if self.position > self._synced and self._fd >= 0:
+            end = self.position
+            if end > self._synced and self._fd >= 0:
                 self._publish()
-                self._fill_page()
-                end = self.position
-                sync_range(self._fd, self._synced, end if end == self._filled else end + layout.RECORD_BYTES)
+                sync_range(self._fd, self._synced, end + layout.RECORD_BYTES)
                 self._synced = end
-
-    def _fill_page(self) -> None:
-        """Fill the last page if it is half full: no later record makes the disk write it again.
-
-        Nothing is filled while another thread appends, which must not be waited for.
-        """
-        left = -self.position % layout.RECORDS_ALIGNMENT - layout.RECORD_BYTES
-        is_half_full = 0 <= left < layout.RECORDS_ALIGNMENT // 2
-        if self.appending is None or not is_half_full or not self.appending.acquire(blocking=False):
-            return
-        try:
-            left = -self.position % layout.RECORDS_ALIGNMENT - layout.RECORD_BYTES
-            if left >= 0 and self.position < self._limit:  # else a window would be taken
-                self.append(layout.FILL_STREAM, 0, 1, 0, bytes(left))
-                self._filled = self.position
-        finally:
-            self.appending.release()
 
     def trim(self) -> None:
         """Give back the room ahead of the last record already: nothing is appended any more, and the records stay."""
         self.on_advance = None
         with self._preparing, self._syncing:
-            self.appending = None
             if self._fd >= 0:
                 self._unmap()
                 with contextlib.suppress(OSError):
