@@ -246,7 +246,7 @@ def table(
 ) -> list[str]:
     """Lines of a table with aligned columns; `right` lists the columns set to the right.
 
-    With `fit_width`, long cells are cut, and columns without room are counted at the end.
+    With `fit_width`, long cells are cut, and columns without room are count_text at the end.
     """
     cells = [[printable(cell) for cell in row] for row in [header, *rows]]
     widths = [max(text_width(row[column]) for row in cells) for column in range(len(header))]
@@ -317,7 +317,7 @@ def printable(text: str) -> str:
     return "".join(" " if c in "\n\t" else c if c.isprintable() else "\ufffd" for c in text)
 
 
-def counted(number: int, noun: str) -> str:
+def count_text(number: int, noun: str) -> str:
     """A number with its noun: `1 episode`, `2 episodes`."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
