@@ -246,7 +246,7 @@ def table(
 ) -> list[str]:
     """Lines of a table with aligned columns; `right` lists the columns set to the right.
 
-    With `fit_width`, long cells are cut, and columns without room are count_text at the end.
+    With `fit_width`, long cells are cut, and columns without room are counted at the end.
     """
     cells = [[printable(cell) for cell in row] for row in [header, *rows]]
     widths = [max(text_width(row[column]) for row in cells) for column in range(len(header))]

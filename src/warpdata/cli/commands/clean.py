@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from warpdata.episodes.collection.edits import Edits, Effect, EpisodeEntry
 
 _SHOWN = 3
-"""Findings of one rule and signal that are printed one by one; more are count_text."""
+"""Findings of one rule and signal that are printed one by one; more are counted."""
 _OK, _DAMAGED, _NOT_FOUND, _NOT_READ = "ok", "damaged", "not found", "not read"
 
 

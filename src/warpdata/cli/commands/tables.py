@@ -155,7 +155,7 @@ class BatchOptions(TypedDict, total=False):
     """Options of `Table.batches`."""
 
     limit: int
-    rank: Annotated[int, "only the share of this rank, count_text from 0"]
+    rank: Annotated[int, "only the share of this rank, counted from 0"]
     world: Annotated[int, "number of ranks"]
     shard: Annotated[
         Any, cli.Arg("rank/world such as 0/8, or auto: from RANK and WORLD_SIZE", convert=_share)
