@@ -219,6 +219,19 @@ def will_read(fd: int, start: int, size_bytes: int) -> None:
     os.posix_fadvise(fd, start, size_bytes, os.POSIX_FADV_WILLNEED)
 
 
+_lseek = ctypes.PyDLL(None).lseek
+_lseek.restype, _START = ctypes.c_int64, ctypes.c_int64(0)
+
+
+def size_by_seeking(fd: int) -> int:
+    """The size of an open file, of which the position is moved to the end; -1 if it cannot be told.
+
+    This keeps the interpreter lock: threads that wait for it would wake up for nothing at every look.
+    """
+    size: int = _lseek(fd, _START, os.SEEK_END)
+    return size
+
+
 # ---- mappings ----------------------------------------------------------------------------------------------
 
 _libc = ctypes.CDLL(None, use_errno=True) if _IS_LINUX else None
