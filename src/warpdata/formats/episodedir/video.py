@@ -191,6 +191,9 @@ class VideoDecoder:
             return []
         except self._library.FFmpegError as error:
             raise CorruptLayoutError(f"damaged video ({error})") from None
+        for picture in pictures:
+            if picture.colorspace not in _COLORSPACES:  # the converter refuses it
+                picture.colorspace = _UNSPECIFIED
         return [(int(picture.pts), VideoPicture(picture, self._shape)) for picture in pictures]
 
 
@@ -243,6 +246,8 @@ def keep_picture(picture: Picture, planes: NDArray[np.uint8]) -> Picture:
     return VideoPicture(_copy_planes(picture.frame, Box(0, 0, height, width), planes), picture.shape)
 
 
+_UNSPECIFIED, _COLORSPACES = 2, (0, 1, 2, 4, 5, 6, 7, 9)
+"""Meanings of colours that swscale knows."""
 _HALVED = ("yuv420p", "yuvj420p")
 """Formats with planes of which the second and third have half the resolution."""
 
