@@ -29,7 +29,7 @@ from warpdata.episodes.record.recording import (
 )
 from warpdata.episodes.record.shared import SharedEpisode, join_in_folder, join_in_root
 from warpdata.episodes.record.status import OnSlow, used_bytes
-from warpdata.episodes.record.tables import owner, write_empty
+from warpdata.episodes.record.tables import TableFile, owner
 from warpdata.episodes.record.threads import Durability, interrupts_wait
 from warpdata.episodes.record.values import Clock, Hints, RecordingClock, as_numbers
 from warpdata.episodes.salvage.receipt import LossReceipt
@@ -47,6 +47,7 @@ from warpdata.errors import (
 from warpdata.formats.episodedir.documents import check_name, plain_part
 from warpdata.formats.episodedir.frame_index import write_empty_index
 from warpdata.formats.episodedir.images import FrameShape, VideoOptions, choose_codec, suffix_for
+from warpdata.formats.episodedir.signal_file import Description
 from warpdata.formats.journal.layout import WORK_SUFFIX
 from warpdata.formats.journal.reader import work_folder
 from warpdata.formats.wshard.save import CompressionChoice, check_choice, check_compat
@@ -566,7 +567,10 @@ class SimpleSignalWriter(_SignalWriter):
             self._hints = replace(self._hints, kind="tensor")
 
     def _write_empty(self) -> None:
-        write_empty(self.path)
+        """The type of its values is not known."""
+        TableFile(self.path.with_name(f".{self.path.name}.part"), Description("scalar", "f64", ())).commit(
+            self.path
+        )
 
 
 class VideoSignalWriter(_SignalWriter):

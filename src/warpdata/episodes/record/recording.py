@@ -32,7 +32,6 @@ from warpdata.bytekit.jsontext import dump_json
 from warpdata.bytekit.process import system
 from warpdata.bytekit.process.forks import NoPickle, run_in_child
 from warpdata.bytekit.process.locks import FileLock, make_locked_folder
-from warpdata.episodes.collection.edits import episode_path
 from warpdata.episodes.record.camera import (
     WAIT,
     CameraRecorder,
@@ -58,6 +57,7 @@ from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.documents import (
     FileSum,
     check_name,
+    episode_path,
     meta_bytes,
     plain_static,
     signal_file,
@@ -66,7 +66,7 @@ from warpdata.formats.episodedir.documents import (
 from warpdata.formats.episodedir.images import VideoOptions, choose_codec
 from warpdata.formats.episodedir.signal_file import Description
 from warpdata.formats.episodedir.video import check_installed, check_options
-from warpdata.formats.journal.mapped_file import remove_file
+from warpdata.formats.journal.writer import remove_file
 
 SignalRecorder = NumberRecorder | EventRecorder | CameraRecorder
 
