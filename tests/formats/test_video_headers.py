@@ -137,5 +137,7 @@ def test_videos_with_rare_meanings_of_colour_are_read(tmp_path: Path, matrix: st
         whole, small = frames.frames(np.arange(3)), np.empty((3, 24, 32, 3), np.uint8)
         view = view_image(48, 64, None, (24, 32), "stretch")
         frames.visit(np.arange(3), lambda place, picture: picture.write(small[place], view))
+    clip = decode_video_frame(io.BytesIO(path.read_bytes()), 0.0, "clip")
+    assert np.array_equal(clip, whole[0])
     assert whole.std() > 10
     assert abs(float(whole.mean()) - float(small.mean())) < 4

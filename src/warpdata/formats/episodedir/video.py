@@ -192,8 +192,7 @@ class VideoDecoder:
         except self._library.FFmpegError as error:
             raise CorruptLayoutError(f"damaged video ({error})") from None
         for picture in pictures:
-            if picture.colorspace not in _COLORSPACES:  # the converter refuses it
-                picture.colorspace = _UNSPECIFIED
+            settle_colours(picture)
         return [(int(picture.pts), VideoPicture(picture, self._shape)) for picture in pictures]
 
 
@@ -229,6 +228,12 @@ class VideoPicture:
             out.reshape(shape.height, width)[:] = pixels
         else:
             scale_array(pixels.reshape(shape.shape), view, out)
+
+
+def settle_colours(picture: VideoFrame) -> None:
+    """Treat a meaning of colours that the converter refuses as one that the video does not state."""
+    if picture.colorspace not in _COLORSPACES:
+        picture.colorspace = _UNSPECIFIED
 
 
 def planes_shape(shape: Sequence[int]) -> tuple[int, int]:
