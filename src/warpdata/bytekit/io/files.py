@@ -282,9 +282,9 @@ class LocalRangeReader(FileRangeReader):
         """Raise TruncatedError if the file was cut since it was opened: touching lost pages would end the process."""
         if self._fd >= 0:
             # Quicker than asking for the status; of a file that the user opened it would move the position.
-            size = os.lseek(self._fd, 0, os.SEEK_END) if self._is_own else os.fstat(self._fd).st_size
+            size = system.size_by_seeking(self._fd) if self._is_own else os.fstat(self._fd).st_size
             if size < self.size:
-                _check_size(size, self.size, self.name)
+                _check_size(os.fstat(self._fd).st_size, self.size, self.name)
             return
         with contextlib.suppress(BlobNotFoundError):  # a mapped file whose name is gone stays as it is
             self._with_fd(lambda fd: _check_size(os.fstat(fd).st_size, self.size, self.name))
