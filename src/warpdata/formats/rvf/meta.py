@@ -187,10 +187,9 @@ def encode_log(
     epoch: int, live_count: int, previous_hash: bytes, pieces: Sequence[tuple[Row, Buffer]]
 ) -> bytes:
     """A LOG payload: head, one entry per piece, their payloads one after the other, end mark."""
-    out = [layout.LOG_HEAD.pack(layout.LOG_MAGIC, epoch, len(pieces), live_count, previous_hash)]
-    out += [layout.LOG_PIECE.pack(*piece) for piece, _ in pieces]
-    out += [bytes(payload) for _, payload in pieces]
-    return b"".join([*out, layout.LOG_END])
+    head = layout.LOG_HEAD.pack(layout.LOG_MAGIC, epoch, len(pieces), live_count, previous_hash)
+    listed = b"".join(layout.LOG_PIECE.pack(*piece) for piece, _ in pieces)
+    return b"".join([head, listed, *(payload for _, payload in pieces), layout.LOG_END])
 
 
 def decode_log(payload: Buffer, where: str = "") -> tuple[Row, list[tuple[Row, memoryview]]]:

@@ -78,18 +78,18 @@ class SegmentAppender:
         last = self.last
         if last is None or last.newest_records or last.log_commits >= layout.LOG_COMMITS:
             return None
-        size = sum(byte_view(piece.payload).nbytes for piece in pieces)
+        views = [byte_view(piece.payload) for piece in pieces]
+        size = sum(view.nbytes for view in views)
         if size > layout.LOGGED_BYTES or self.position + size > last.checkpoint_end + layout.LOG_BYTES:
             return None
         if not 0 <= live_count <= layout.MAX_VECTORS or any(
             piece.seg_type not in layout.LOG_TYPES for piece in pieces
         ):
             return None
-        listed = []
-        for piece in pieces:
-            data = byte_view(piece.payload)
-            about = (piece.seg_type, piece.tier, 0, piece.block_count, data.nbytes)
-            listed.append((layout.LOG_PIECE(*about), data))
+        listed = [
+            (layout.LOG_PIECE(piece.seg_type, piece.tier, 0, piece.block_count, view.nbytes), view)
+            for piece, view in zip(pieces, views, strict=True)
+        ]
         payload = encode_log(last.next_epoch, live_count, last.hash, listed)
         # Readers look for the last manifest by these: data must not be taken for one.
         if layout.SEGMENT_MAGIC in payload or layout.ROOT_MAGIC in payload:

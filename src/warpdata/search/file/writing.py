@@ -204,7 +204,16 @@ class StoreAppender:
         self._own = OwnProcess()
         self.state = state
         self.profile = content.profile
-        self._fd = _open_for_writing(path)
+        try:
+            # A superuser may write everything; a file marked read-only stays as it is all the same.
+            if not os.stat(path).st_mode & _ANY_WRITE_BIT:
+                raise PermissionError
+            self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except PermissionError:
+            hint = "Open it with mode='r', or copy it."
+            raise PermissionError_("this store may not be written", path=path, hint=hint) from None
+        except OSError as error:
+            raise StoreError(f"cannot open for writing ({error.strerror})", path=path) from None
         self.snapshot = content.snapshot
         if os.fstat(self._fd).st_size > self.snapshot.end:  # half a manifest may not be between whole ones
             with map_os_errors(path):
@@ -462,21 +471,6 @@ def _without_superseded(entries: list[Row]) -> list[Row]:
         if not is_old_sketch and not (is_metadata and n < last_whole):
             kept.append(entry)
     return kept
-
-
-def _open_for_writing(path: str) -> int:
-    refusal = PermissionError_(
-        "this store may not be written", path=path, hint="Open it with mode='r', or copy it."
-    )
-    try:
-        # A superuser may write everything; a file marked read-only stays as it is all the same.
-        if not os.stat(path).st_mode & _ANY_WRITE_BIT:
-            raise refusal
-        return os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except PermissionError:
-        raise refusal from None
-    except OSError as error:
-        raise StoreError(f"cannot open for writing ({error.strerror})", path=path) from None
 
 
 def create_file(path: str, dim: int, profile: Profile, *, durable: bool, overwrite: bool) -> None:

@@ -150,7 +150,13 @@ class Graph:
         rows = np.empty((count, k), np.int64)
         scores = np.empty((count, k), np.float32)
         ef *= _PRODUCT_EFFORT if self.space.metric == "ip" else 1
-        params = self._parameters(ef if ef > k else k, allowed)
+        ef = min(ef if ef > k else k, self.count)
+        params = self._params.get(ef) if allowed is None else None
+        if params is None:
+            selector = {} if allowed is None else {"sel": self._library.IDSelectorBitmap(allowed)}
+            params = self._library.SearchParametersHNSW(efSearch=ef, **selector)
+            if allowed is None:
+                self._params[ef] = params
         if count <= _BATCH_QUERIES:
             self._search_into(queries, k, scores, rows, params)
         else:
@@ -202,15 +208,6 @@ class Graph:
         placed = self.space.place(vectors)
         index.add(placed)
         return _finished(library, index, np.concatenate([self.vectors, placed]), self.shape.m, self.space)
-
-    def _parameters(self, ef: int, allowed: NDArray[np.uint8] | None) -> Any:
-        if allowed is None:
-            found = self._params.get(ef)
-            if found is None:
-                found = self._params[ef] = self._library.SearchParametersHNSW(efSearch=min(ef, self.count))
-            return found
-        selector = self._library.IDSelectorBitmap(allowed)
-        return self._library.SearchParametersHNSW(efSearch=min(ef, self.count), sel=selector)
 
     def adjacency(self) -> Adjacency:
         """The neighbour lists, each in ascending order."""
