@@ -462,7 +462,7 @@ def open_container(source: Any, path: str, options: Mapping[str, str] | None = N
     """A container over a path or a file object; titles that are not valid text are ignored."""
     library = _av()
     # From 19 on the library is lenient by itself and does not know the option.
-    lenient = {"metadata_errors": "ignore"} if _release(library) < 19 else {}
+    lenient = {"metadata_errors": "ignore"} if _version(library) < (19, 0) else {}
     try:
         return library.open(source, options=dict(options or {}), buffer_size=_BUFFER_BYTES, **lenient)
     except FileNotFoundError:
@@ -509,7 +509,7 @@ def _converter() -> Callable[..., VideoFrame]:
     library = _av()
     convert = library.video.reformatter.VideoReformatter().reformat
     # Before 17 it has no threads and no such option.
-    alone = {"threads": 1} if _release(library) >= 17 else {}
+    alone = {"threads": 1} if _version(library) >= (17, 0) else {}
 
     def run(
         picture: VideoFrame, pix_fmt: str, width: int | None = None, height: int | None = None
@@ -527,10 +527,6 @@ _SVT_4_SINCE = (17, 1)
 def _version(library: Any) -> tuple[int, int]:
     major, minor = [*str(library.__version__).split("."), "0"][:2]
     return int(major), int(minor) if minor.isdigit() else 0
-
-
-def _release(library: Any) -> int:
-    return _version(library)[0]
 
 
 def _av() -> Any:
