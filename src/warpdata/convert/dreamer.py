@@ -89,7 +89,7 @@ class Replay(SteppedEpisodes):
     """Chunks of streams, or files of single episodes."""
 
     def __init__(self, place: Place, fps: float | None, actions: Actions | None) -> None:
-        self._place, self._fps = place, fps
+        super().__init__(place, fps)
         if place.is_file:
             raise BadMagicError("a replay is a folder of chunks, not a file", path=place.name)
         names = place.children()

@@ -241,10 +241,10 @@ class FolderTarget(Target):
         """Copy the episode into its directory, or pack it into its file."""
         episode = with_plain_names(episode)
         if not self._is_root:
-            noted = NotedSource(episode, plan)
-            pack_episode(Episode(noted), self._place(position), episode_id=episode.id)
-            return noted.notes
-        notes: dict[str, Note] = {}
+            noted, notes = _with_notes(episode, plan)
+            pack_episode(noted, self._place(position), episode_id=episode.id)
+            return notes
+        notes = {}
 
         def meta_of(sums: Mapping[str, ContentSum]) -> Mapping[str, Any]:
             for name, total in sums.items():
@@ -280,8 +280,8 @@ class StoredTarget(Target):
 
     def write(self, plan: ImportPlan, _position: int, episode: Episode) -> Any:
         """Store the episode."""
-        noted = NotedSource(with_plain_names(episode), plan)
-        return self._store(Episode(noted), _file_name(episode.id)), noted.notes
+        noted, notes = _with_notes(with_plain_names(episode), plan)
+        return self._store(noted, _file_name(episode.id)), notes
 
     def keep(self, written: Any) -> dict[str, Note]:
         """Collect a stored episode; its notes."""
@@ -294,18 +294,10 @@ def _file_name(episode_id: str) -> str:
     return f"{quote(episode_id, safe='-_. @+=,')}.wshard"
 
 
-class NotedSource(SourceAround):
-    """An episode with the notes of its conversion in its metadata, and an identity that follows from them."""
-
-    def __init__(self, episode: Episode, plan: ImportPlan) -> None:
-        super().__init__(episode.source)
-        self.notes = {name: note_of(signal) for name, signal in episode.signals.items()}
-        self._meta = _noted_meta(episode, plan, self.notes)
-
-    @property
-    def meta(self) -> Mapping[str, Any]:
-        """The metadata of the source, and the notes."""
-        return self._meta
+def _with_notes(episode: Episode, plan: ImportPlan) -> tuple[Episode, dict[str, Note]]:
+    """An episode with the notes of its conversion in its metadata, and the notes."""
+    notes = {name: note_of(signal) for name, signal in episode.signals.items()}
+    return Episode(SourceAround(episode.source, meta=_noted_meta(episode, plan, notes))), notes
 
 
 def _noted_meta(episode: Episode, plan: ImportPlan, notes: dict[str, Note]) -> dict[str, Any]:

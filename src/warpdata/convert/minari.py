@@ -105,7 +105,8 @@ class MinariEpisodes(SteppedEpisodes):
     """A dataset in any of its three storage formats."""
 
     def __init__(self, place: Place, fps: float | None, infos: bool) -> None:
-        self._place, self._fps, self._infos = place, fps, infos
+        super().__init__(place, fps)
+        self._infos = infos
         name = _metadata_file(place)
         self._folder, self.about = name.removesuffix(_METADATA), place.read_json(name, max_bytes=_MAX_JSON)
         self.spaces = read_spaces(self.about, place.name)

@@ -85,7 +85,12 @@ def _send_signal(rerun: Any, recording: Any, name: str, signal: Signal) -> Note:
     if points is None and (meta.kind == "bytes" or meta.rows is not None or not len(signal)):
         return note_of(signal, "dropped", "a recording of Rerun has no place for it")
     if points is not None:
-        return _send_points(rerun, recording, name, signal, points)
+        for value, ts_ns in signal:
+            recording.set_time(TIMELINE, timestamp=np.datetime64(ts_ns, "ns"))
+            recording.log(name, rerun.Points3D(value[:, :3].astype(np.float32)))
+        if points == RowType(np.dtype(np.float32), (3,)):
+            return note_of(signal)
+        return note_of(signal, "retyped", "points of three float32, without further columns")
     if meta.kind == "image":
         return _send_camera(rerun, recording, name, signal)
     for times, values in _blocks(signal):
@@ -100,16 +105,6 @@ def _send_signal(rerun: Any, recording: Any, name: str, signal: Signal) -> Note:
     if meta.names is not None and meta.kind != "text":
         recording.log(name, rerun.SeriesLines(names=list(meta.names)), static=True)
     return note_of(signal) if is_same else note_of(signal, "retyped", "flat list of float64 scalars")
-
-
-def _send_points(rerun: Any, recording: Any, name: str, signal: Signal, kind: RowType) -> Note:
-    """A point cloud: the first three numbers of a row are its place."""
-    for value, ts_ns in signal:
-        recording.set_time(TIMELINE, timestamp=np.datetime64(ts_ns, "ns"))
-        recording.log(name, rerun.Points3D(value[:, :3].astype(np.float32)))
-    if kind == RowType(np.dtype(np.float32), (3,)):
-        return note_of(signal)
-    return note_of(signal, "retyped", "points of three float32, without further columns")
 
 
 def _send_camera(rerun: Any, recording: Any, name: str, signal: Signal) -> Note:

@@ -30,7 +30,7 @@ from warpdata.timeline.memory import check_increasing
 from warpdata.timeline.meta import OBJECT, Kind, Role, RowType, SignalMeta, numeric_kind
 from warpdata.timeline.ragged import as_objects
 from warpdata.timeline.signal import ClockedSignal, Signal
-from warpdata.timeline.source import STEPS, LazySignals, Outcome, StatedSource, StepClock
+from warpdata.timeline.source import STEPS, EpisodeSource, LazySignals, Outcome, StepClock
 from warpdata.timeline.times import MAX_GRID
 
 OBSERVATIONS = "observations"
@@ -203,10 +203,11 @@ class Parts:
 class SteppedEpisodes(Reopens, EpisodesSource):
     """A foreign set as episodes: a subclass gives the ids and the parts of each episode."""
 
-    _place: Place
-    _fps: float | None = None
-    """Steps per second that the caller gave."""
     _receipt_file = RECEIPT_FILE
+
+    def __init__(self, place: Place, fps: float | None = None) -> None:
+        """`fps` are the steps per second that the caller gave."""
+        self._place, self.name, self._fps = place, place.name, fps
 
     @abstractmethod
     def parts(self, position: int) -> Parts:
@@ -215,11 +216,6 @@ class SteppedEpisodes(Reopens, EpisodesSource):
     def open(self, position: int) -> Episode:
         """The episode at a position."""
         return Episode(_open_source(self, position))
-
-    @property
-    def name(self) -> str:
-        """Path or URL of the set."""
-        return self._place.name
 
     def own_document(self) -> bytes | None:
         """The document that warpdata writes into sets it exports, if there is one."""
@@ -246,7 +242,7 @@ class SteppedEpisodes(Reopens, EpisodesSource):
         return replace(parts, fps=note.fps, start_ns=note.start_ns, times=note.times)
 
 
-def _open_source(episodes: SteppedEpisodes, position: int) -> ForeignSource:
+def _open_source(episodes: SteppedEpisodes, position: int) -> EpisodeSource:
     parts = episodes.parts(position)
     note = episodes.own_notes.get(episodes.note_key(position))
     if note is not None and note.steps == parts.steps:
@@ -267,7 +263,7 @@ def _open_source(episodes: SteppedEpisodes, position: int) -> ForeignSource:
     )
     clock = StepClock(STEPS, parts.outcome, partial(times, parts.steps), parts.steps)
     meta = {"steps": clock.to_json(), "fps": fps, "fps_from": origin, **parts.meta}
-    source = ForeignSource(parts.id, signals, parts.static, meta, clock, place)
+    source = EpisodeSource(parts.id, signals, parts.static, meta, clock, place)
     source.reopen_by(_open_source, episodes, position)
     return source
 
@@ -355,24 +351,3 @@ class PicturesSignal(Reopens, StillsSignal):
 
     def _clock(self) -> Times:
         return self._times()
-
-
-class ForeignSource(Reopens, StatedSource):
-    """An episode of a foreign set, with metadata under the name of its format."""
-
-    def __init__(
-        self,
-        id: str,  # noqa: A002 - the word of the model
-        signals: Mapping[str, Signal],
-        static: Mapping[str, Any],
-        meta: Mapping[str, Any] | Callable[[], Mapping[str, Any]],
-        steps: StepClock,
-        place: str,
-    ) -> None:
-        super().__init__(id, signals, static, meta, steps)
-        self._place = place
-
-    @property
-    def place(self) -> str | None:
-        """The set and the episode in it, for messages."""
-        return self._place

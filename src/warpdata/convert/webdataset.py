@@ -223,7 +223,8 @@ class TarEpisodes(SteppedEpisodes):
     """Samples of tar shards."""
 
     def __init__(self, place: Place, per: Per | None, fps: float | None) -> None:
-        self._place, self._per, self._fps = place, per, fps
+        super().__init__(place, fps)
+        self._per = per
         names = [""] if place.is_file else [name for name in place.children() if name.endswith(".tar")]
         if not names:
             raise BlobNotFoundError("no tar shard in this folder", path=place.name)

@@ -111,7 +111,8 @@ class ReplayBuffer(SteppedEpisodes):
     """data/<key>, all of one length, and meta/episode_ends."""
 
     def __init__(self, place: Place, fps: float | None, times: str | None) -> None:
-        self._place, self._fps, self._times = place, fps, times
+        super().__init__(place, fps)
+        self._times = times
         self._tree = ZarrTree(place)
         _ = self.bounds  # a tree that is no replay buffer is refused at once
 
@@ -312,30 +313,30 @@ class ChunkFiles(Mapping[str, Any]):
         if data is None:
             raise KeyError(key)
         if is_chunk and self._size is not None and self._size <= MAX_CHUNK_BYTES:
-            self._check_chunk(key, data, self._size)
+            # Raise unless a compressed chunk expands to the bytes of its array.
+            size = self._size
+            actual: int | None = None
+            try:
+                with foreign_errors(_STREAM_ERRORS, f"damaged chunk {key!r}", self._tree.name):
+                    if self._codec in _STREAMS:
+                        actual = len(_STREAMS[self._codec]().decompress(data, size + 1))
+                    elif self._codec == "blosc":
+                        actual = int.from_bytes(data[4:8], "little") if len(data) >= 16 else 0
+                    elif self._codec == "lz4":
+                        actual = int.from_bytes(data[:4], "little")
+                    elif self._codec == "zstd":
+                        actual = zstd_frame_size(data)
+            except FormatError as error:
+                if error.path:
+                    raise
+                fact = f"damaged chunk {key!r} ({error.message})"
+                raise CorruptLayoutError(fact, path=self._tree.name) from None
+            if actual is not None and actual != size:
+                fact = f"chunk {key!r} expands to {actual} bytes, expected {size}"
+                raise (LimitExceededError if actual > size else CorruptLayoutError)(
+                    fact, path=self._tree.name
+                )
         return _zarr().core.buffer.cpu.Buffer.from_bytes(data)
-
-    def _check_chunk(self, key: str, data: bytes, size: int) -> None:
-        """Raise unless a compressed chunk expands to the bytes of its array."""
-        actual: int | None = None
-        try:
-            with foreign_errors(_STREAM_ERRORS, f"damaged chunk {key!r}", self._tree.name):
-                if self._codec in _STREAMS:
-                    actual = len(_STREAMS[self._codec]().decompress(data, size + 1))
-                elif self._codec == "blosc":
-                    actual = int.from_bytes(data[4:8], "little") if len(data) >= 16 else 0
-                elif self._codec == "lz4":
-                    actual = int.from_bytes(data[:4], "little")
-                elif self._codec == "zstd":
-                    actual = zstd_frame_size(data)
-        except FormatError as error:
-            if error.path:
-                raise
-            fact = f"damaged chunk {key!r} ({error.message})"
-            raise CorruptLayoutError(fact, path=self._tree.name) from None
-        if actual is not None and actual != size:
-            fact = f"chunk {key!r} expands to {actual} bytes, expected {size}"
-            raise (LimitExceededError if actual > size else CorruptLayoutError)(fact, path=self._tree.name)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._tree.names())

@@ -18,12 +18,11 @@ from warpdata.timeline.source import (
     EpisodeSource,
     LazySignals,
     Outcome,
-    SampledSource,
-    StatedSource,
     StepClock,
-    WindowSource,
     change_signals,
     named_error,
+    sampled_source,
+    window_source,
 )
 from warpdata.timeline.steps import PREFIXES, Steps, StepTimes
 from warpdata.timeline.times import as_int, as_int_array, checked_rate, grid, is_many, rate_grid
@@ -70,7 +69,7 @@ class Episode(Mapping[str, Any]):
             name: signal.named(name) if isinstance(signal, ArraySignal) else signal
             for name, signal in signals.items()
         }
-        return cls(StatedSource(id, named, static or {}, meta or {}, steps))
+        return cls(EpisodeSource(id, named, static or {}, meta or {}, steps))
 
     @property
     def source(self) -> EpisodeSource:
@@ -242,7 +241,11 @@ class Episode(Mapping[str, Any]):
                 raise KeyError(f"no signal or clock {clock!r} in this episode.{nearest(clock, known)}")
             times, name = self._clock_times(StepClock(clock, outcome)), clock
         else:
-            times, name = StepTimes.of(self._rate_grid(rate_hz)), f"{rate_hz:g} Hz"
+            rate = checked_rate(rate_hz)
+            gated = [signal for signal in self._filled() if signal.meta.role in _GATED] or self._filled()
+            start = max(signal.first_ts_ns for signal in gated)
+            stop = max(signal.last_ts_ns for signal in gated)
+            times, name = StepTimes.of(rate_grid(start, stop, rate)), f"{rate_hz:g} Hz"
         return Steps(self.signals, times, clock=name, outcome=outcome, align=align, max_age_ns=max_age_ns)
 
     @property
@@ -251,13 +254,6 @@ class Episode(Mapping[str, Any]):
         from warpdata.episodes.forms.shard import tensors_of  # the two views offer each other
 
         return tensors_of(self)
-
-    def _rate_grid(self, rate_hz: Any) -> NDArray[np.int64]:
-        rate = checked_rate(rate_hz)
-        gated = [signal for signal in self._filled() if signal.meta.role in _GATED] or self._filled()
-        start = max(signal.first_ts_ns for signal in gated)
-        stop = max(signal.last_ts_ns for signal in gated)
-        return rate_grid(start, stop, rate)
 
     def _clock_times(self, clock: StepClock) -> StepTimes:
         if clock.times is not None and clock.count is not None:
@@ -356,10 +352,7 @@ class EpisodeTime:
             return self._window(key) if key.step is None else self._sampled(self._grid(key))
         if is_many(key):
             return self._sampled(as_int_array(key, "a time"))
-        return self._snapshot(as_int(key, "a time"))
-
-    def _snapshot(self, ts_ns: int) -> dict[str, Any]:
-        found = dict(self._episode.static)
+        ts_ns, found = as_int(key, "a time"), dict(self._episode.static)
         for name, signal in self._episode.signals.items():
             if not len(signal):  # left empty by a window: it hides nothing
                 continue
@@ -373,10 +366,10 @@ class EpisodeTime:
         for bound in (key.start, key.stop):
             if bound is not None:
                 as_int(bound, "a time")
-        return Episode(WindowSource(self._episode.source, key.start, key.stop))
+        return Episode(window_source(self._episode.source, key.start, key.stop))
 
     def _sampled(self, times: NDArray[np.int64]) -> Episode:
-        view = Episode(SampledSource(self._episode.source, times))
+        view = Episode(sampled_source(self._episode.source, times))
         _ = list(view.signals.values())  # a time before the first record is an error here, not later
         return view
 

@@ -185,13 +185,10 @@ def check_align(align: str, meta: SignalMeta) -> None:
     require_word("align", align, get_args(Align))
     if align == "linear" and (meta.dtype.kind != "f" or meta.kind == "image"):
         raise ValueError(f"align='linear' needs floats, not {meta.kind} values of {meta.dtype}")
-    if align == "slerp" and not is_quaternion(meta):
+    if align == "slerp" and not (
+        meta.dtype.kind == "f" and meta.shape == (4,) and (meta.units or "").startswith("quaternion")
+    ):
         raise ValueError("align='slerp' needs four floats with units 'quaternion'")
-
-
-def is_quaternion(meta: SignalMeta) -> bool:
-    """Whether the values are rotations as four floats, in any order of the parts."""
-    return meta.dtype.kind == "f" and meta.shape == (4,) and (meta.units or "").startswith("quaternion")
 
 
 def _between(signal: Signal, times: NDArray[np.int64], held: NDArray[np.int64], align: Align) -> NDArray[Any]:
@@ -226,10 +223,6 @@ def mixed_values(
         # A record that is hit exactly comes back bit for bit, also where its neighbour is not finite.
         exact = np.where(share == 0.0, first, np.where(share == 1.0, second, mixed))
         return exact.astype(first.dtype, copy=False)
-    return _slerp(first, second, share)
-
-
-def _slerp(first: NDArray[Any], second: NDArray[Any], share: NDArray[np.float64]) -> NDArray[Any]:
     a, b = first.astype(np.float64), second.astype(np.float64)
     a, b = a / np.linalg.norm(a, axis=-1, keepdims=True), b / np.linalg.norm(b, axis=-1, keepdims=True)
     cosine = (a * b).sum(axis=-1, keepdims=True)

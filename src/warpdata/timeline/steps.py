@@ -194,7 +194,16 @@ class Steps:
         if self.comes_later(signal):
             return StepSignal(signal, self._times, self._following(signal))
         if signal.meta.role in _OUTCOMES and signal.meta.clock == self.clock:
-            return StepSignal(signal, self._times, self._at_their_steps(signal))
+            positions = signal._search_ts(self.times_ns)
+            stamps = (
+                signal._ts_at(np.maximum(positions, 0)) if len(signal) else np.zeros(self.length, np.int64)
+            )
+            mask = (positions >= 0) & (stamps == self.times_ns)
+            return StepSignal(
+                signal,
+                self._times,
+                Alignment(np.where(mask, positions, -1), mask, np.zeros(self.length, np.int64)),
+            )
         check_align(align, signal.meta)
         return StepSignal(signal, self._times, align=align, max_age_ns=self._max_age_ns)
 
@@ -214,13 +223,6 @@ class Steps:
         limit = np.append(self.times_ns[1:], INT64_MAX)
         mask = exists & (stamps <= limit[: self.length])
         return Alignment(np.where(mask, held, -1), mask, ns_between(self.times_ns, stamps))
-
-    def _at_their_steps(self, signal: Signal) -> Alignment:
-        """The record of each step that has one: what an action earned is not earned again by the next."""
-        positions = signal._search_ts(self.times_ns)
-        stamps = signal._ts_at(np.maximum(positions, 0)) if len(signal) else np.zeros(self.length, np.int64)
-        mask = (positions >= 0) & (stamps == self.times_ns)
-        return Alignment(np.where(mask, positions, -1), mask, np.zeros(self.length, np.int64))
 
 
 class StepSignals(Mapping[str, "StepSignal"]):

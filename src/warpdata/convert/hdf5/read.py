@@ -101,7 +101,7 @@ class Hdf5Episodes(SteppedEpisodes):
     """The episodes of one or several HDF5 files."""
 
     def __init__(self, place: Place, options: Options) -> None:
-        self._place, self._fps = place, options.fps
+        super().__init__(place, options.fps)
         self._layouts: dict[str, FileLayout] = {}
         for stem, name in list_files(place, SUFFIXES).items():
             file = Hdf5File(place, name)

@@ -46,7 +46,19 @@ class LeRobotFrames(Dataset[Item]):  # type: ignore[misc]
         self.meta = FramesMeta(episodes)
         self.fps, self.features = self.meta.fps, self.meta.features
         self.num_frames, self.num_episodes = self.meta.total_frames, self.meta.total_episodes
-        self.delta_indices = self._check_deltas(delta_timestamps, tolerance_s)
+        require_kind(
+            "delta_timestamps", delta_timestamps, (Mapping, type(None)), "a dictionary of seconds by feature"
+        )
+        deltas = {}
+        for key, moments in (delta_timestamps or {}).items():
+            if key not in self.features:
+                raise KeyError(f"delta_timestamps: no feature {key!r}.{nearest(key, self.features)}")
+            exact = np.asarray(moments, np.float64) * self.fps
+            deltas[key] = np.round(exact).astype(np.int64)
+            if exact.ndim != 1 or (np.abs(exact - deltas[key]) / self.fps > tolerance_s).any():
+                fact = f"delta_timestamps of {key!r} are no multiples of 1/{self.fps:g} s: {list(moments)}"
+                raise ValueError(fact)
+        self.delta_indices = deltas
         self._loaded: OrderedDict[int, LoadedEpisode] = OrderedDict()
 
     def __len__(self) -> int:
@@ -110,21 +122,6 @@ class LeRobotFrames(Dataset[Item]):  # type: ignore[misc]
         is_single = deltas is None or (key in self.meta.video_keys and len(deltas) == 1)
         for item, numbers in zip(items, place.reshape(steps.shape), strict=True):  # an item owns its memory
             item[key] = torch.from_numpy(frames[numbers[0]].copy() if is_single else frames[numbers])
-
-    def _check_deltas(
-        self, given: Mapping[str, Sequence[float]] | None, tolerance_s: float
-    ) -> dict[str, NDArray[np.int64]]:
-        require_kind("delta_timestamps", given, (Mapping, type(None)), "a dictionary of seconds by feature")
-        deltas = {}
-        for key, moments in (given or {}).items():
-            if key not in self.features:
-                raise KeyError(f"delta_timestamps: no feature {key!r}.{nearest(key, self.features)}")
-            exact = np.asarray(moments, np.float64) * self.fps
-            deltas[key] = np.round(exact).astype(np.int64)
-            if exact.ndim != 1 or (np.abs(exact - deltas[key]) / self.fps > tolerance_s).any():
-                fact = f"delta_timestamps of {key!r} are no multiples of 1/{self.fps:g} s: {list(moments)}"
-                raise ValueError(fact)
-        return deltas
 
     def _load(self, owner: int) -> LoadedEpisode:
         loaded = self._loaded.pop(owner, None) or LoadedEpisode(self.meta, owner)

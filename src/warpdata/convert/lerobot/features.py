@@ -59,29 +59,6 @@ class Features:
         return {name: every[name] for name in dict.fromkeys([*self.order, *every]) if name in every}
 
 
-def features_of(
-    episode: Episode,
-    original: Mapping[str, Any],
-    names: Mapping[str, str] | None,
-    *,
-    frames_as: Literal["video", "image"],
-) -> Features:
-    """The features of a set like this episode; `original` are those of the LeRobot set it came from, if any."""
-    renamed = _feature_names(episode, original, names)
-    chosen, dropped = [], {}
-    for signal_name, signal in episode.signals.items():
-        if signal_name in DEFAULTS or signal_name == TASK:
-            continue
-        if signal.meta.kind == "bytes":
-            dropped[signal_name] = "LeRobot has no feature of bytes"
-            continue
-        name = renamed[signal_name]
-        stated = original.get(name)
-        stated = stated if isinstance(stated, Mapping) else None
-        chosen.append(_feature(name, signal_name, signal, stated, frames_as))
-    return Features(chosen, dropped, list(original))
-
-
 class SetPlan:
     """What a set like these episodes has: from the LeRobot set that they came from, if any, and from one of them."""
 
@@ -97,7 +74,19 @@ class SetPlan:
         self.info: dict[str, Any] = info if isinstance(info, dict) else {}
         known = self.info.get("features")
         known = known if isinstance(known, dict) else {}
-        self.features = features_of(first, known, names, frames_as=frames_as)
+        renamed = _feature_names(first, known, names)
+        chosen, dropped = [], {}
+        for signal_name, signal in first.signals.items():
+            if signal_name in DEFAULTS or signal_name == TASK:
+                continue
+            if signal.meta.kind == "bytes":
+                dropped[signal_name] = "LeRobot has no feature of bytes"
+                continue
+            name = renamed[signal_name]
+            stated = known.get(name)
+            stated = stated if isinstance(stated, Mapping) else None
+            chosen.append(_feature(name, signal_name, signal, stated, frames_as))
+        self.features = Features(chosen, dropped, list(known))
         self.fps: Any = self.info.get("fps", first.static.get("fps"))
         self.robot_type: Any = self.info.get("robot_type", first.static.get("robot_type"))
         self._tasks = {str(row["task"]): dict(row) for row in self.original.get("tasks") or ()}
@@ -330,22 +319,20 @@ class SetStatistics:
         if self._kept:
             return row_statistics(np.concatenate(self._kept), quantiles=True)
         if self._running is not None:
-            return self._from_running(self._running)
+            running = self._running
+            size = int(np.prod(self._shape))
+            std = np.sqrt(running.m2 / np.maximum(running.count, 1))
+            columns = {"min": running.low, "max": running.high, "mean": running.mean, "std": std}
+            quantiles = running.sketch.quantiles(list(QUANTILES.values()))
+            columns |= dict(zip(QUANTILES, quantiles, strict=True))
+            found: dict[str, Any] = {
+                name: np.broadcast_to(value, size).reshape(self._shape).tolist()
+                for name, value in columns.items()
+            }
+            return {**found, "count": [int(running.count.max())]}
         if self._counts is not None and self._counted == len(self._parts):
             return self._counts.statistics(quantiles=True)
         return _merged(self._parts) if self._parts else None
-
-    def _from_running(self, running: ValueStatistics) -> dict[str, Any]:
-        size = int(np.prod(self._shape))
-        std = np.sqrt(running.m2 / np.maximum(running.count, 1))
-        columns = {"min": running.low, "max": running.high, "mean": running.mean, "std": std}
-        quantiles = running.sketch.quantiles(list(QUANTILES.values()))
-        columns |= dict(zip(QUANTILES, quantiles, strict=True))
-        found: dict[str, Any] = {
-            name: np.broadcast_to(value, size).reshape(self._shape).tolist()
-            for name, value in columns.items()
-        }
-        return {**found, "count": [int(running.count.max())]}
 
 
 def _merged(parts: list[Mapping[str, Any]]) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from warpdata.convert.lerobot import tables
 from warpdata.convert.lerobot.tables import ColumnKind, KeptRows, Tables
 from warpdata.convert.place import Place, check_inside
 from warpdata.convert.receipt import MAX_DOCUMENT_BYTES, EpisodeNotes, packed, parse_notes
-from warpdata.convert.stepped import ForeignSource, PicturesSignal, Rows, RowsSignal
+from warpdata.convert.stepped import PicturesSignal, Rows, RowsSignal
 from warpdata.episodes.collection.episodes import Episodes, EpisodesSource
 from warpdata.episodes.collection.facts import table_of
 from warpdata.episodes.sources.file_video import FileVideo, SourceVideo
@@ -45,7 +45,7 @@ from warpdata.timeline.memory import ArraySignal
 from warpdata.timeline.meta import OBJECT, Kind, Role, SignalMeta, numeric_kind
 from warpdata.timeline.ragged import as_objects
 from warpdata.timeline.signal import Signal
-from warpdata.timeline.source import STEPS, LazySignals, StepClock
+from warpdata.timeline.source import STEPS, EpisodeSource, LazySignals, StepClock
 
 INFO, STATS, EPISODES_STATS = "meta/info.json", "meta/stats.json", "meta/episodes_stats.jsonl"
 TASKS_LINES, TASKS_TABLE, EPISODES_LINES = "meta/tasks.jsonl", "meta/tasks.parquet", "meta/episodes.jsonl"
@@ -261,26 +261,6 @@ class Documents:
         """stats.json, if there is one."""
         return self.place.read_json(STATS) if self.place.exists(STATS) else None
 
-    def other_files(self) -> dict[str, str | bytes]:
-        """Small files that other programs put into the meta folder."""
-        files: dict[str, str | bytes] = {}
-        try:
-            names = self.place.names("meta")
-        except StoreError:
-            names = [name for name in _OFTEN if self.place.exists(name)]
-        for name in names:
-            if name in _KNOWN or name.startswith("meta/episodes/"):
-                continue
-            try:
-                data = self.place.read(name, max_bytes=_MAX_KEPT_FILE)
-            except FormatError:  # too large
-                continue
-            try:
-                files[name] = data.decode()
-            except UnicodeDecodeError:
-                files[name] = data
-        return files
-
     def _lines(self, name: str) -> Iterator[dict[str, Any]]:
         for raw in self.place.read(name, max_bytes=_MAX_LINES).splitlines():
             if raw.strip():
@@ -334,7 +314,7 @@ class LeRobotSource(Reopens, EpisodesSource):
     has_facts = True
 
     def __init__(self, place: Place) -> None:
-        self.place, self.documents = place, Documents(place)
+        self.place, self.name, self.documents = place, place.name, Documents(place)
         self._videos: dict[str, SourceVideo] = {}
 
     @cached_property
@@ -342,17 +322,28 @@ class LeRobotSource(Reopens, EpisodesSource):
         """The number of every episode, as roots of recordings write it."""
         return [f"{episode.number:012d}" for episode in self.documents.episodes]
 
-    @property
-    def name(self) -> str:
-        """Path or URL of the set."""
-        return self.place.name
-
     @cached_property
     def metadata(self) -> Mapping[str, Any]:
         """Metadata of the whole set: info.json, tasks, statistics, and files of other programs."""
         documents = self.documents
         kept = {"info": documents.info, "tasks": documents.tasks, "stats": documents.stats()}
-        return {FORMAT: packed({**kept, "files": documents.other_files()})}
+        files: dict[str, str | bytes] = {}
+        try:
+            names = documents.place.names("meta")
+        except StoreError:
+            names = [name for name in _OFTEN if documents.place.exists(name)]
+        for name in names:
+            if name in _KNOWN or name.startswith("meta/episodes/"):
+                continue
+            try:
+                data = documents.place.read(name, max_bytes=_MAX_KEPT_FILE)
+            except FormatError:  # too large
+                continue
+            try:
+                files[name] = data.decode()
+            except UnicodeDecodeError:
+                files[name] = data
+        return {FORMAT: packed({**kept, "files": files})}
 
     @cached_property
     def own_notes(self) -> Mapping[str, EpisodeNotes]:
@@ -403,7 +394,7 @@ class LeRobotSource(Reopens, EpisodesSource):
         return video
 
 
-def _open_source(source: LeRobotSource, position: int) -> ForeignSource:
+def _open_source(source: LeRobotSource, position: int) -> EpisodeSource:
     documents, row, note = source.documents, source.documents.episodes[position], source.note(position)
     rows = EpisodeRows(source, position)
     texts = None if row.tasks is None else list(dict.fromkeys(row.tasks))
@@ -426,7 +417,7 @@ def _open_source(source: LeRobotSource, position: int) -> ForeignSource:
     signals = SetSignals(names, partial(_open_signal, rows), documents.features)
     place = f"{source.place.name} (episode {row.number})"
     clock = StepClock(STEPS, "same", rows.times, row.length)
-    opened = ForeignSource(source.ids[position], signals, static, about, clock, place)
+    opened = EpisodeSource(source.ids[position], signals, static, about, clock, place)
     opened.reopen_by(_open_source, source, position)
     return opened
 
@@ -451,7 +442,15 @@ def _open_signal(rows: EpisodeRows, name: str) -> Signal:
     documents, role = rows.source.documents, role_of(name)
     about = documents.features.get(name, {})
     if name == TASK and TASK not in documents.features:
-        return rows.task_events()
+        numbers = rows.numbers("task_index", "iu")
+        at = np.flatnonzero(np.diff(numbers, prepend=numbers[:1] - 1))
+        texts = {int(row["task_index"]): str(row["task"]) for row in rows.source.documents.tasks}
+        values = np.empty(len(at), object)
+        for place, number in enumerate(numbers[at].tolist()):
+            if number not in texts:
+                raise CorruptLayoutError(f"there is no task {number}", path=rows.path)
+            values[place] = texts[number]
+        return ArraySignal(rows.times()[at], values, SignalMeta(np.dtype(object), (), "text", role="event"))
     if about.get("dtype") == "video":
         file, start = documents.video_file(rows.row, name)
         return CameraSignal(rows, name, file, start)
@@ -548,18 +547,6 @@ class EpisodeRows(Reopens):
     def times(self) -> Times:
         """The times of the rows: exactly on the grid of the frame rate if `timestamp` is."""
         return self._times
-
-    def task_events(self) -> ArraySignal:
-        """The task where it changes inside an episode: an event at each change."""
-        numbers = self.numbers("task_index", "iu")
-        at = np.flatnonzero(np.diff(numbers, prepend=numbers[:1] - 1))
-        texts = {int(row["task_index"]): str(row["task"]) for row in self.source.documents.tasks}
-        values = np.empty(len(at), object)
-        for place, number in enumerate(numbers[at].tolist()):
-            if number not in texts:
-                raise CorruptLayoutError(f"there is no task {number}", path=self.path)
-            values[place] = texts[number]
-        return ArraySignal(self.times()[at], values, SignalMeta(np.dtype(object), (), "text", role="event"))
 
     def first_frame(self, video: SourceVideo, start_s: float, name: str) -> int:
         """The frame of a file that the first row of the episode shows; every row must have its frame."""

@@ -436,7 +436,18 @@ class _Contents:
         elif opcode == _CHUNK:
             self._add_chunk(fields, offset)
         elif opcode == _ATTACHMENT:
-            self._add_attachment(fields, body)
+            log_ns, create_ns, name, media_type = (
+                fields.number(8),
+                fields.number(8),
+                fields.text(),
+                fields.text(),
+            )
+            data = bytes(fields.take(fields.number(8)))
+            actual = zlib.crc32(body[: fields.at])
+            _check_crc(f"attachment {name!r}", fields.number(4), actual)
+            if max(log_ns, create_ns) >= _MAX_TIME:
+                raise CorruptLayoutError(f"timestamp out of range in attachment {name!r}")
+            self.attachments.append(Attachment(name, media_type, log_ns, create_ns, data))
         elif opcode == _METADATA:
             self.metadata.append({"name": fields.text(), "metadata": fields.pairs()})
         elif opcode == _HEADER:
@@ -457,15 +468,6 @@ class _Contents:
         if self._file_channels.setdefault(number, channel) != channel:
             raise CorruptLayoutError(f"several channels with number {number}")
         self._numbers[number] = self.channels.setdefault(channel, len(self.channels))
-
-    def _add_attachment(self, fields: _Fields, body: memoryview) -> None:
-        log_ns, create_ns, name, media_type = fields.number(8), fields.number(8), fields.text(), fields.text()
-        data = bytes(fields.take(fields.number(8)))
-        actual = zlib.crc32(body[: fields.at])
-        _check_crc(f"attachment {name!r}", fields.number(4), actual)
-        if max(log_ns, create_ns) >= _MAX_TIME:
-            raise CorruptLayoutError(f"timestamp out of range in attachment {name!r}")
-        self.attachments.append(Attachment(name, media_type, log_ns, create_ns, data))
 
     def _add_chunk(self, fields: _Fields, offset: int) -> None:
         fields.take(16)  # first and last time

@@ -199,7 +199,16 @@ class SignalTopic:
             schema, definition = "sensor_msgs/msg/Image", IMAGE
         else:
             schema, definition = _define_value(meta)
-        about = {OWN: json.dumps(_meta_to_json(name, meta))}
+        dtype, shape = meta.rows or (meta.dtype, meta.shape)
+        stated = {
+            "signal": name,
+            "kind": meta.kind,
+            "dtype": None if dtype == OBJECT else dtype_of(dtype).name,
+            "shape": list(shape),
+            "names": None if meta.names is None else list(meta.names),
+            **{key: getattr(meta, key) for key in ("role", "clock", "units", "of", "model", "rate_hz")},
+        }
+        about = {OWN: json.dumps({key: value for key, value in stated.items() if value is not None})}
         self.channel = LogChannel(f"/{name}", schema, "ros2msg", definition.encode(), "cdr", about)
 
     def messages(self, number: int) -> Iterator[tuple[int, int, int, bytes]]:
@@ -328,16 +337,3 @@ def encode_string(value: str) -> bytes:
 def encode_blob(value: bytes) -> bytes:
     """Bytes after their length."""
     return _u32(len(value)) + value
-
-
-def _meta_to_json(name: str, meta: SignalMeta) -> dict[str, Any]:
-    dtype, shape = meta.rows or (meta.dtype, meta.shape)
-    stated = {
-        "signal": name,
-        "kind": meta.kind,
-        "dtype": None if dtype == OBJECT else dtype_of(dtype).name,
-        "shape": list(shape),
-        "names": None if meta.names is None else list(meta.names),
-        **{key: getattr(meta, key) for key in ("role", "clock", "units", "of", "model", "rate_hz")},
-    }
-    return {key: value for key, value in stated.items() if value is not None}

@@ -216,7 +216,12 @@ class _Layout:
         for name, leaf in self.leaves.items():
             shape = leaf.shape
             if name == self.tail:
-                values[name] = self._read_tails(messages, rows, matrix)
+                raw = np.ascontiguousarray(matrix[:, -4:])
+                sizes = raw.view(f"{self.order}u4").reshape(-1).astype(np.int64)
+                rest = messages.sizes[rows] - self.size - sizes
+                if ((rest < 0) | (rest > _MAX_PADDING)).any():
+                    raise CorruptLayoutError("size of a message does not match its last field")
+                values[name] = Payloads(messages.data, messages.starts[rows] + self.size, sizes).split()
             elif shape is None:
                 values[name] = [None] * len(rows)
             elif leaf.type in TEXTS:
@@ -230,14 +235,6 @@ class _Layout:
             else:
                 values[name] = _read_numbers(leaf, shape, matrix, self.order)
         return values
-
-    def _read_tails(self, messages: Payloads, rows: Ints, matrix: Matrix) -> list[memoryview]:
-        raw = np.ascontiguousarray(matrix[:, -4:])
-        sizes = raw.view(f"{self.order}u4").reshape(-1).astype(np.int64)
-        rest = messages.sizes[rows] - self.size - sizes
-        if ((rest < 0) | (rest > _MAX_PADDING)).any():
-            raise CorruptLayoutError("size of a message does not match its last field")
-        return Payloads(messages.data, messages.starts[rows] + self.size, sizes).split()
 
 
 class CdrDecoder:

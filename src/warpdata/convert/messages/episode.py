@@ -50,7 +50,7 @@ from warpdata.timeline.meta import (
 )
 from warpdata.timeline.ragged import as_objects
 from warpdata.timeline.signal import Signal
-from warpdata.timeline.source import EpisodeSource, LazySignals, ReadOnlyDict
+from warpdata.timeline.source import EpisodeSource, LazySignals
 from warpdata.timeline.times import checked_rate
 
 TimeKind = Literal["log", "publish", "header"]
@@ -364,7 +364,9 @@ class Reading(NamedTuple):
 
 
 class Recordings(Reopens, EpisodesSource):
-    """Recordings below a place, one episode each."""
+    """Recordings below a place, one episode each; their ids are the names of files and bags."""
+
+    ids: Sequence[str] = ()
 
     def __init__(
         self,
@@ -374,20 +376,11 @@ class Recordings(Reopens, EpisodesSource):
         open_log: Callable[[Place, list[str]], MessageLog],
     ) -> None:
         """`find` gives the files of every recording by its id: one empty name if the place itself is the file."""
-        self._place, self._reading, self._open_log = place, reading, open_log
+        self._place, self.name, self._reading, self._open_log = place, place.name, reading, open_log
         self._recordings = find(place)
+        self.ids = list(self._recordings)
         if not self._recordings:
             raise BlobNotFoundError("folder has no recording of this format", path=place.name)
-
-    @property
-    def name(self) -> str:
-        """Path or URL of the file or folder."""
-        return self._place.name
-
-    @property
-    def ids(self) -> Sequence[str]:
-        """Names of files and bags."""
-        return list(self._recordings)
 
     def open(self, position: int) -> Episode:
         """The recording at a position."""
@@ -396,21 +389,13 @@ class Recordings(Reopens, EpisodesSource):
         return Episode(MessageSource(name, log, self._reading))
 
 
-class MessageSource(Reopens, EpisodeSource):
-    """One recording."""
+class MessageSource(EpisodeSource):
+    """One recording: a signal per field of a topic; types are known when names are, values are read on use."""
 
     def __init__(self, id: str, log: MessageLog, reading: Reading) -> None:  # noqa: A002 - the word of the model
-        self._id, self._log, self._reading = id, log, reading
-
-    @property
-    def id(self) -> str:
-        """Name of the file or folder."""
-        return self._id
-
-    @property
-    def place(self) -> str | None:
-        """Path or URL of the recording."""
-        return self._log.name
+        self._log, self._reading = log, reading
+        signals = LazySignals(lambda: self._openers, lambda name: self._openers[name](name))
+        super().__init__(id, signals, self._read_static, self._read_meta, place=log.name)
 
     @cached_property
     def _own(self) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -450,8 +435,7 @@ class MessageSource(Reopens, EpisodeSource):
         return {topic.number: topic for topic in topics.values()}
 
     @cached_property
-    def signals(self) -> Mapping[str, Signal]:
-        """A signal per field; types are known now, values are read on use."""
+    def _openers(self) -> dict[str, Callable[[str], Signal]]:
         openers: dict[str, Callable[[str], Signal]] = {}
         for number in self._chosen:
             topic = self._topics.get(number)
@@ -466,10 +450,9 @@ class MessageSource(Reopens, EpisodeSource):
                     openers[free_name(f"{topic.base}/{plain_name(label)}", openers)] = opener
         if self._log.contents.attachments:
             openers[free_name(ATTACHMENTS, openers)] = self._open_attachments
-        return LazySignals(lambda: openers, lambda name: openers[name](name))
+        return openers
 
-    @cached_property
-    def static(self) -> Mapping[str, Any]:
+    def _read_static(self) -> dict[str, Any]:
         """Lists of names that do not change, static items that our writer stored, and the task of a metadata record."""
         items: dict[str, Any] = {}
         for topic in self._topics.values():
@@ -480,21 +463,36 @@ class MessageSource(Reopens, EpisodeSource):
         for record in self._log.contents.about["metadata"]:
             if record["name"] != OWN and "task" in record["metadata"]:
                 items.setdefault("task", record["metadata"]["task"])
-        return ReadOnlyDict(items)
+        return items
 
-    @cached_property
-    def meta(self) -> Mapping[str, Any]:
+    def _read_meta(self) -> dict[str, Any]:
         """Metadata that our writer stored, and what the recording has besides messages."""
         own = self._own[1]
         if own and not self._topics:
-            return ReadOnlyDict(own)
+            return own
         schemas: list[tuple[str, str, bytes]] = []
         channels = []
         for topic in self._topics.values():
             schema = (topic.channel.schema, topic.channel.schema_encoding, topic.channel.schema_data)
             if schema not in schemas:
                 schemas.append(schema)
-            channels.append(_describe_topic(topic, schemas.index(schema)))
+            payload = topic.payload
+            stated: dict[str, Any] = {
+                "topic": topic.channel.topic,
+                "signal": topic.base,
+                "schema": (schemas.index(schema)),
+                "encoding": topic.channel.message_encoding,
+                "metadata": dict(topic.channel.metadata),
+                "time": topic.timing.used,
+                "messages": len(topic),
+            }
+            more = {
+                "payload": None if payload is None else {"field": payload.field, "kind": payload.kind},
+                "moved_ns": topic.timing.moved_ns,
+                "not_decoded": topic.problem,
+                "only_in_messages": topic.skipped,
+            }
+            channels.append(stated | {key: value for key, value in more.items() if value})
         kept = {
             **self._log.contents.about,
             "schemas": [{"name": name, "encoding": kind, "data": packed(raw)} for name, kind, raw in schemas],
@@ -504,7 +502,7 @@ class MessageSource(Reopens, EpisodeSource):
                 for attachment in self._log.contents.attachments
             ],
         }
-        return ReadOnlyDict({**own, KEPT: kept})
+        return {**own, KEPT: kept}
 
     def stored_bytes(self) -> int:
         """Size of all messages."""
@@ -519,46 +517,7 @@ class MessageSource(Reopens, EpisodeSource):
         return ArraySignal(times, data, SignalMeta(OBJECT, (), "bytes", role="other"))
 
 
-def _describe_topic(topic: Topic, schema: int) -> dict[str, Any]:
-    payload = topic.payload
-    stated: dict[str, Any] = {
-        "topic": topic.channel.topic,
-        "signal": topic.base,
-        "schema": schema,
-        "encoding": topic.channel.message_encoding,
-        "metadata": dict(topic.channel.metadata),
-        "time": topic.timing.used,
-        "messages": len(topic),
-    }
-    more = {
-        "payload": None if payload is None else {"field": payload.field, "kind": payload.kind},
-        "moved_ns": topic.timing.moved_ns,
-        "not_decoded": topic.problem,
-        "only_in_messages": topic.skipped,
-    }
-    return stated | {key: value for key, value in more.items() if value}
-
-
 # Topics that warpdata wrote.
-
-
-def _parse_meta(stated: Mapping[str, Any]) -> SignalMeta:
-    kind = as_kind(stated["kind"])
-    names, shape = stated.get("names"), tuple(int(side) for side in stated["shape"])
-    if min(shape, default=0) < 0:
-        raise ValueError(shape)
-    dtype = OBJECT if kind in ("text", "bytes") else dtype_named(stated["dtype"]).dtype
-    is_ragged = kind in ("ragged", "sound")
-    return SignalMeta(
-        OBJECT if is_ragged else dtype,
-        () if is_ragged else shape,
-        kind,
-        names=None if names is None else tuple(map(str, names)),
-        role=as_role(stated["role"]),
-        **{key: stated.get(key) for key in ("units", "of", "model", "clock")},
-        rows=RowType(dtype, shape) if is_ragged else None,
-        rate_hz=checked_rate(stated["rate_hz"]) if kind == "sound" else None,
-    )
 
 
 def open_own_topic(log: MessageLog, number: int) -> tuple[str, Callable[[str], Signal]]:
@@ -566,7 +525,27 @@ def open_own_topic(log: MessageLog, number: int) -> tuple[str, Callable[[str], S
     channel = log.contents.channels[number]
     try:
         stated = parse_json_object(channel.metadata[OWN].encode())
-        name, meta = str(stated["signal"]), _parse_meta(stated)
+        kind = as_kind(stated["kind"])
+        names, shape = stated.get("names"), tuple(int(side) for side in stated["shape"])
+        if min(shape, default=0) < 0:
+            raise ValueError(shape)
+        dtype = OBJECT if kind in ("text", "bytes") else dtype_named(stated["dtype"]).dtype
+        is_ragged = kind in ("ragged", "sound")
+        name, meta = (
+            str(stated["signal"]),
+            (
+                SignalMeta(
+                    OBJECT if is_ragged else dtype,
+                    () if is_ragged else shape,
+                    kind,
+                    names=None if names is None else tuple(map(str, names)),
+                    role=as_role(stated["role"]),
+                    **{key: stated.get(key) for key in ("units", "of", "model", "clock")},
+                    rows=RowType(dtype, shape) if is_ragged else None,
+                    rate_hz=checked_rate(stated["rate_hz"]) if kind == "sound" else None,
+                )
+            ),
+        )
     except (WarpError, KeyError, TypeError, ValueError):
         fact = f"corrupted description of the signal of topic {channel.topic!r}"
         raise CorruptLayoutError(fact, path=log.name) from None

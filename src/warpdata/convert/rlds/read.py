@@ -282,25 +282,6 @@ def _read_packed(leaf: Leaf, values: Values, dtype: np.dtype[Any], path: str) ->
     return np.frombuffer(b"".join(rows), dtype).reshape(len(rows), *leaf.shape)
 
 
-def _pad_rows(leaf: Leaf, values: Values, lengths: NDArray[np.int64], steps: int, path: str) -> NDArray[Any]:
-    """Rows of several lengths, padded with zeros to the longest."""
-    if len(lengths) != steps:
-        raise CorruptLayoutError(f"feature {leaf.path!r} has {len(lengths)} rows, {steps} steps", path=path)
-    if lengths.dtype.kind != "i" or (steps and int(lengths.min()) < 0):
-        raise CorruptLayoutError(f"invalid row lengths of feature {leaf.path!r}", path=path)
-    longest = int(lengths.max(initial=0))
-    row_bytes = math.prod(abs(side) for side in leaf.shape) * leaf.numpy(path).itemsize
-    if steps * longest * max(1, row_bytes) > MAX_PADDED_BYTES:
-        fact = f"feature {leaf.path!r} has a row of {longest} values (limit {MAX_PADDED_BYTES} bytes in all)"
-        raise LimitExceededError(fact, path=path)
-    flat = _read_numbers(leaf, values, int(lengths.sum()), path)
-    if steps * longest * flat[:1].nbytes > MAX_PADDED_BYTES:
-        raise LimitExceededError(f"feature {leaf.path!r} has a row of {longest} values", path=path)
-    padded = np.zeros((steps, longest, *flat.shape[1:]), flat.dtype)
-    padded[np.arange(longest) < lengths[:, None]] = flat
-    return padded
-
-
 # Episodes.
 
 
@@ -317,7 +298,8 @@ class RldsEpisodes(SteppedEpisodes):
     def __init__(
         self, place: Place, splits: tuple[str, ...] | None, fps: float | None, last_row: LastRow | None = None
     ) -> None:
-        self._place, self._splits, self._fps, self._last_row = place, splits, fps, last_row
+        super().__init__(place, fps)
+        self._splits, self._last_row = splits, last_row
         self._receipt_file = f"{self._prefix or ''}{RECEIPT_FILE}"
         self._info: dict[str, Any] = self.metadata["rlds"]["info"]
         features = self.metadata["rlds"]["features"]
@@ -473,7 +455,9 @@ class RldsEpisodes(SteppedEpisodes):
             array = record.read_array(leaf)
             return Rows(record.steps, array.dtype, array.shape[1:], read)
         rows = Rows.objects(record.steps, "text" if leaf.kind == "text" else "bytes", read)
-        if not record.has_pictures(leaf):
+        values = record._list(leaf.path)
+        is_bytes = values.kind == "bytes" and len(values) > 0 and leaf.kind in ("image", "unknown")
+        if not (is_bytes and is_still(bytes(values.entries[0][:16]))):
             return rows
         return rows.as_pictures(has_axis=len(leaf.shape) == 3 and leaf.shape[2] == 1)
 
@@ -536,12 +520,6 @@ class ExampleRecord:
         path = f"{leaf.path}/{RAGGED_VALUES}" if leaf.kind == "ragged" else leaf.path
         return len(self._list(path)) > 0 or (leaf.kind in ("text", "ragged") and self.steps > 0)
 
-    def has_pictures(self, leaf: Leaf) -> bool:
-        """Whether the values are JPEG or PNG pictures."""
-        values = self._list(leaf.path)
-        is_bytes = values.kind == "bytes" and len(values) > 0 and leaf.kind in ("image", "unknown")
-        return is_bytes and is_still(bytes(values.entries[0][:16]))
-
     def read_entries(self, leaf: Leaf, start: int, stop: int) -> list[bytes]:
         """Entries of a list of bytes; an empty list stands for an empty entry in every step."""
         values = self._list(leaf.path)
@@ -558,7 +536,24 @@ class ExampleRecord:
         if leaf.kind == "ragged":
             values = self._list(f"{leaf.path}/{RAGGED_VALUES}")
             lengths = self._list(f"{leaf.path}/{RAGGED_LENGTHS}").numbers
-            array = _pad_rows(leaf, values, lengths, self.steps, self.path)
+            steps = self.steps
+            path = self.path
+            if len(lengths) != steps:
+                raise CorruptLayoutError(
+                    f"feature {leaf.path!r} has {len(lengths)} rows, {steps} steps", path=path
+                )
+            if lengths.dtype.kind != "i" or (steps and int(lengths.min()) < 0):
+                raise CorruptLayoutError(f"invalid row lengths of feature {leaf.path!r}", path=path)
+            longest = int(lengths.max(initial=0))
+            row_bytes = math.prod(abs(side) for side in leaf.shape) * leaf.numpy(path).itemsize
+            if steps * longest * max(1, row_bytes) > MAX_PADDED_BYTES:
+                fact = f"feature {leaf.path!r} has a row of {longest} values (limit {MAX_PADDED_BYTES} bytes in all)"
+                raise LimitExceededError(fact, path=path)
+            flat = _read_numbers(leaf, values, int(lengths.sum()), path)
+            if steps * longest * flat[:1].nbytes > MAX_PADDED_BYTES:
+                raise LimitExceededError(f"feature {leaf.path!r} has a row of {longest} values", path=path)
+            array = np.zeros((steps, longest, *flat.shape[1:]), flat.dtype)
+            array[np.arange(longest) < lengths[:, None]] = flat
         else:
             values = self._list(leaf.path)
             array = _read_numbers(leaf, values, self.steps if leaf.in_steps else 1, self.path)

@@ -113,7 +113,38 @@ class RldsWriter(StepWriter):
     def choose(self, rows: StepRows, _episodes: Episodes) -> None:
         """The features of the source, or those of the first episode."""
         if self._tree is None:
-            self._features = _plan_features(rows)
+            episode, columns = rows.episode, rows.columns
+            features = [
+                _Feature(_signal_leaf(f"{STEPS}/{path}", columns[name]), signal=name)
+                for name, path in rows.place(_PATHS).items()
+                if columns[name].meta.role not in _ENDS
+                and (name != _TASK or columns[name].meta.kind != "text")
+            ]
+            taken = {feature.leaf.path for feature in features}
+            has_task = _TASK in columns or _TASK in episode.static
+            if (
+                has_task
+                and TASKS[0] not in taken
+                and not any(feature.signal == _TASK for feature in features)
+            ):
+                # A static item in one episode, a signal in another where it changes.
+                features.append(_Feature(Leaf(TASKS[0], "text", "string"), _TASK, _TASK))
+            for name in (*_FLAGS, "reward", "discount"):
+                if f"{STEPS}/{name}" not in taken:
+                    dtype = "bool" if name in _FLAGS else "float32"
+                    features.append(_Feature(Leaf(f"{STEPS}/{name}", "tensor", dtype)))
+            if LAST_ROW not in episode.static:
+                features.append(_Feature(Leaf(EPISODE_METADATA + LAST_ROW, "text", "string")))
+            for name, value in episode.static.items():
+                if name != "split" and not any(feature.static == name for feature in features):
+                    path = EPISODE_METADATA + name
+                    is_number = isinstance(value, bool | int | float | np.generic | np.ndarray)
+                    array = np.asarray(value) if is_number else None
+                    leaf = Leaf(path, "text", "string")
+                    if array is not None and array.dtype.kind in "biuf":
+                        leaf = _tensor_leaf(path, array.dtype, array.shape)
+                    features.append(_Feature(leaf, static=name))
+            self._features = sorted(features, key=lambda feature: feature.leaf.path)
             self._tree = _describe_features(self._features)
 
     def make(self, rows: StepRows, scratch: Path) -> Part:
@@ -197,37 +228,6 @@ def _source_feature(leaf: Leaf) -> _Feature:
     if not leaf.in_steps:
         return _Feature(leaf, static=leaf.name.removeprefix(EPISODE_METADATA))
     return _Feature(leaf, leaf.name, _TASK if leaf.path in TASKS else None)
-
-
-def _plan_features(rows: StepRows) -> list[_Feature]:
-    """The features of a set like this episode."""
-    episode, columns = rows.episode, rows.columns
-    features = [
-        _Feature(_signal_leaf(f"{STEPS}/{path}", columns[name]), signal=name)
-        for name, path in rows.place(_PATHS).items()
-        if columns[name].meta.role not in _ENDS and (name != _TASK or columns[name].meta.kind != "text")
-    ]
-    taken = {feature.leaf.path for feature in features}
-    has_task = _TASK in columns or _TASK in episode.static
-    if has_task and TASKS[0] not in taken and not any(feature.signal == _TASK for feature in features):
-        # A static item in one episode, a signal in another where it changes.
-        features.append(_Feature(Leaf(TASKS[0], "text", "string"), _TASK, _TASK))
-    for name in (*_FLAGS, "reward", "discount"):
-        if f"{STEPS}/{name}" not in taken:
-            dtype = "bool" if name in _FLAGS else "float32"
-            features.append(_Feature(Leaf(f"{STEPS}/{name}", "tensor", dtype)))
-    if LAST_ROW not in episode.static:
-        features.append(_Feature(Leaf(EPISODE_METADATA + LAST_ROW, "text", "string")))
-    for name, value in episode.static.items():
-        if name != "split" and not any(feature.static == name for feature in features):
-            path = EPISODE_METADATA + name
-            is_number = isinstance(value, bool | int | float | np.generic | np.ndarray)
-            array = np.asarray(value) if is_number else None
-            leaf = Leaf(path, "text", "string")
-            if array is not None and array.dtype.kind in "biuf":
-                leaf = _tensor_leaf(path, array.dtype, array.shape)
-            features.append(_Feature(leaf, static=name))
-    return sorted(features, key=lambda feature: feature.leaf.path)
 
 
 def _signal_leaf(path: str, column: StepColumn) -> Leaf:

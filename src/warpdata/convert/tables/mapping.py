@@ -177,7 +177,8 @@ class MappedEpisodes(SteppedEpisodes):
         mapping: MappingSource,
         fps: float | None,
     ) -> None:
-        self._place, self._mapping, self._fps = place, FileMapping.of(mapping) or FileMapping(), fps
+        super().__init__(place, fps)
+        self._mapping = FileMapping.of(mapping) or FileMapping()
         self._files = {stem: open_file(place, name) for stem, name in list_files(place, suffixes).items()}
 
     @cached_property

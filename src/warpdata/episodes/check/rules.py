@@ -130,7 +130,10 @@ def _check_clock(place: _Place, signal: Signal) -> Iterator[Finding]:
     pauses = ns_between(signal.timestamps[1:], signal.timestamps[:-1])
     low, high = np.quantile(pauses, (0.1, 0.9))
     if facts["gaps"] > _IRREGULAR_SHARE * facts["count"] or high > _IRREGULAR_FACTOR * low:
-        if not _is_jittery(pauses, usual):
+        # Whether uneven pauses still follow a rate: times stay near even ones, which those on change do not.
+        steps = np.cumsum(pauses)
+        even = np.arange(1, len(steps) + 1) * (steps[-1] / len(steps))
+        if not bool(np.abs(steps - even).max() < 2.0 * usual):
             return  # recorded on change
     elif facts["gaps"]:
         seconds, at_ns = facts["longest_pause_ns"] / 1e9, facts["longest_pause_at_ns"]
@@ -140,13 +143,6 @@ def _check_clock(place: _Place, signal: Signal) -> Iterator[Finding]:
     if jitter > _JITTER_SHARE * usual:
         text = f"pauses of {usual / 1e6:.3f} ms deviate by {jitter / 1e6:.3f} ms"
         yield place.finding("jitter", text, jitter_ns=jitter, usual_ns=usual)
-
-
-def _is_jittery(pauses: NDArray[np.int64], usual: int) -> bool:
-    """Whether uneven pauses still follow a rate: times stay near even ones, which those on change do not."""
-    steps = np.cumsum(pauses)
-    even = np.arange(1, len(steps) + 1) * (steps[-1] / len(steps))
-    return bool(np.abs(steps - even).max() < 2.0 * usual)
 
 
 def _check_values(place: _Place, signal: Signal) -> Iterator[Finding]:

@@ -119,18 +119,6 @@ class _Copy:
             if "/" in check_name(name):
                 signal_file(self._folder, name).parent.mkdir(parents=True, exist_ok=True)
             self.entries[name], self.sums[name] = {}, ContentSum(0)
-        self._sum_small(signals)
-        for name, signal in signals.items():
-            is_camera = signal.meta.kind == "image" and len(signal) > 0
-            is_raw = is_camera and (self._reencode or encoded_parts(signal) is None) and holds_frames(signal)
-            if is_raw:
-                self._raw.append(self._raw_camera(name, signal))
-            elif not (is_camera and self._copy_camera(name, signal)):
-                self._write_table(name, signal)
-        encode_cameras(self._raw)
-
-    def _sum_small(self, signals: Mapping[str, Signal]) -> None:
-        """Make the statistics of all small signals of numbers, those of as many records together."""
         by_count: dict[int, list[str]] = {}
         for name, signal in signals.items():
             meta, size = signal.meta, len(signal) * signal.meta.row_bytes
@@ -140,6 +128,14 @@ class _Copy:
         for count, names in by_count.items():
             tables = [np.asarray(signals[name]._values_in(range(count))) for name in names]
             self._statistics |= zip(names, ValueStatistics.of_tables(tables), strict=True)
+        for name, signal in signals.items():
+            is_camera = signal.meta.kind == "image" and len(signal) > 0
+            is_raw = is_camera and (self._reencode or encoded_parts(signal) is None) and holds_frames(signal)
+            if is_raw:
+                self._raw.append(self._raw_camera(name, signal))
+            elif not (is_camera and self._copy_camera(name, signal)):
+                self._write_table(name, signal)
+        encode_cameras(self._raw)
 
     def _write_table(self, name: str, signal: Signal) -> None:
         description = describe(signal.meta, in_table=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, SupportsIndex
 
@@ -417,17 +417,5 @@ def _cut_source(
             part: Signal = signal[rows] if name in by_row else window(signal, times)
             return part
 
-        yield _ChunkOf(source, change_signals(source.signals, cut), clock)
-
-
-class _ChunkOf(SourceAround):
-    """Some steps of an episode, on the clock of the whole: a guess from fewer records could differ."""
-
-    def __init__(self, inner: EpisodeSource, signals: Mapping[str, Signal], clock: StepClock | None) -> None:
-        super().__init__(inner, signals)
-        self._clock = clock
-
-    @property
-    def step_clock(self) -> StepClock | None:
-        """The clock of the whole."""
-        return self._clock
+        # On the clock of the whole: a guess from fewer records could differ.
+        yield SourceAround(source, change_signals(source.signals, cut), step_clock=lambda: clock)

@@ -122,7 +122,15 @@ class OpenCameras:
         finally:
             with self._lock:
                 entry.users -= 1
-                closing = self._remove_surplus()
+                gone = [
+                    self._open.pop(key, None)
+                    for key in [self._gone.popleft() for _ in range(len(self._gone))]
+                ]
+                closing = [entry.reader for entry in gone if entry is not None]
+                idle = [key for key, entry in self._open.items() if not entry.users]
+                closing += [
+                    self._open.pop(key).reader for key in idle[: max(0, len(self._open) - self.most_open)]
+                ]
             for reader in closing:
                 reader.close()
 
@@ -135,14 +143,6 @@ class OpenCameras:
             entry.users += 1
             self._open.move_to_end(key)
         return entry
-
-    def _remove_surplus(self) -> list[FrameReader]:
-        """Take out what is to be closed: cameras that are gone, then those unused for longest."""
-        gone = [self._open.pop(key, None) for key in [self._gone.popleft() for _ in range(len(self._gone))]]
-        closing = [entry.reader for entry in gone if entry is not None]
-        idle = [key for key, entry in self._open.items() if not entry.users]
-        closing += [self._open.pop(key).reader for key in idle[: max(0, len(self._open) - self.most_open)]]
-        return closing
 
 
 CAMERAS = OpenCameras()

@@ -10,7 +10,6 @@ from warpdata.bytekit.arrays import dtype_named
 from warpdata.bytekit.io.ranges import BytesRangeReader, PartRangeReader, RangeReader
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
 from warpdata.bytekit.lazy import cached_property
-from warpdata.bytekit.process.forks import Reopens
 from warpdata.episodes.sources.cameras import VideoSignal, signal_meta
 from warpdata.episodes.sources.disk_episode import SimpleSignal
 from warpdata.episodes.sources.shard_episode import DIRECTORY_BLOCK, BlockSignal, RaggedRows
@@ -25,7 +24,7 @@ from warpdata.formats.wshard.rows import BlockRows, read_numbers
 from warpdata.formats.wshard.schema import TensorSpec, tensor_spec
 from warpdata.timeline.memory import JoinedSignal
 from warpdata.timeline.signal import Signal
-from warpdata.timeline.source import LazySignals, StatedSource, StepClock
+from warpdata.timeline.source import EpisodeSource, LazySignals, StepClock
 
 VERSION = 2
 VIDEO_PREFIX = "video/"
@@ -54,7 +53,7 @@ def directory_of(about: bytes, blocks: Collection[str]) -> bytes:
     return dump_json({**directory, "meta": meta, "signals": kept})
 
 
-class PackedSource(Reopens, StatedSource):
+class PackedSource(EpisodeSource):
     """A packed recording opened in place: the same names, signals, static items and metadata."""
 
     def __init__(self, shard: ShardReader) -> None:
@@ -78,16 +77,11 @@ class PackedSource(Reopens, StatedSource):
                 entries[str(name)] = (description, blocks, int(entry.get("count", 0)))
             signals = LazySignals(lambda: entries, lambda name: _open_signal(shard, name, *entries[name]))
             meta, clock = dict(about["meta"]), StepClock.from_json(about.get("steps"))
-            super().__init__(episode_id, signals, static, meta, clock)
+            super().__init__(episode_id, signals, static, meta, clock, shard.path)
         except (KeyError, TypeError, AttributeError, ValueError):
             raise CorruptLayoutError(
                 "the description of the recording is damaged", block=DIRECTORY_BLOCK, path=shard.path
             ) from None
-
-    @property
-    def place(self) -> str | None:
-        """Path or URL of the shard."""
-        return self.shard.path
 
     def stored_bytes(self) -> int:
         """The size of the shard."""
@@ -168,7 +162,7 @@ class ShardVideo(VideoSignal):
         return not self.shard.is_local
 
 
-class PackedChunks(Reopens, StatedSource):
+class PackedChunks(EpisodeSource):
     """The packed chunks of a recording as one episode; a chunk is opened on first use of a signal."""
 
     def __init__(self, chunks: ChunkList) -> None:
@@ -177,7 +171,8 @@ class PackedChunks(Reopens, StatedSource):
         self._first = self._open_chunk(0)
         signals = LazySignals(lambda: self._first.signals, self._open_signal)
         first = self._first
-        super().__init__(chunks.episode_id, signals, first.static, first.meta, first.step_clock)
+        place = first.place if chunks.path is None else os.fspath(chunks.path)
+        super().__init__(chunks.episode_id, signals, first.static, first.meta, first.step_clock, place)
 
     def _open_chunk(self, index: int) -> PackedSource:
         entry = self.chunks.chunks[index]
@@ -199,11 +194,6 @@ class PackedChunks(Reopens, StatedSource):
     def _open_signal(self, name: str) -> Signal:
         signals = [part.signals[name] for part in self.parts]
         return signals[0] if len(signals) == 1 else JoinedSignal(signals)
-
-    @property
-    def place(self) -> str | None:
-        """Path of the chunk list, or of the first chunk."""
-        return self._first.place if self.chunks.path is None else os.fspath(self.chunks.path)
 
     def stored_bytes(self) -> int:
         """What all chunks take."""

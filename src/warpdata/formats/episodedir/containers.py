@@ -264,22 +264,6 @@ def wrapped(
 
     `entry` is the sample entry, `shows` the number of the frame that each packet shows, from 0 without gaps.
     """
-    return Wrapping(file_head(int(size.sum())), _moov(entry, size, shows, keyframe, rate))
-
-
-def file_head(media_bytes: int) -> bytes:
-    """The beginning of a file, up to the first frame; always HEAD_BYTES long."""
-    ftyp = _box(b"ftyp", b"isom", _u32(0x200), b"isom", b"iso2", b"mp41", b"\0\0\0\0")
-    return ftyp + _u32(1) + b"mdat" + _u64(media_bytes + 16)
-
-
-def _moov(
-    entry: bytes,
-    size: NDArray[np.int64],
-    shows: NDArray[np.int64],
-    keyframe: NDArray[np.bool_],
-    rate: Fraction,
-) -> bytes:
     count = len(size)
     ticks = _TICKS if rate.numerator * _TICKS < 1 << 31 else 1
     scale, delta = rate.numerator * ticks, rate.denominator * ticks
@@ -313,7 +297,13 @@ def _moov(
     mvhd = _full(
         b"mvhd", 1, 0, bytes(16), _u32(1000), movie_ms, rates, bytes(10), _MATRIX, bytes(24), _u32(2)
     )
-    return _box(b"moov", mvhd, trak)
+    return Wrapping(file_head(int(size.sum())), _box(b"moov", mvhd, trak))
+
+
+def file_head(media_bytes: int) -> bytes:
+    """The beginning of a file, up to the first frame; always HEAD_BYTES long."""
+    ftyp = _box(b"ftyp", b"isom", _u32(0x200), b"isom", b"iso2", b"mp41", b"\0\0\0\0")
+    return ftyp + _u32(1) + b"mdat" + _u64(media_bytes + 16)
 
 
 def sample_entry(stream: Stream, width: int, height: int) -> bytes:

@@ -447,7 +447,18 @@ class FrameReader:
             try:
                 left = sorted(wanted)
                 while left:
-                    count = self._read_ahead(decoder, left)
+                    plan, at, shown = self._plan, decoder.at, decoder.shown
+                    packets: list[int] = []
+                    size = count = 0
+                    for number in left:
+                        start, stop = int(plan.start[number]), int(plan.packet[number]) + 1
+                        at = start if at < start or number <= shown else at
+                        more = int(plan.size[at:stop].sum())
+                        if count and size + more > _AHEAD_BYTES:
+                            break
+                        packets += range(at, stop)
+                        at, shown, size, count = max(at, stop), number, size + more, count + 1
+                    self._ahead = dict(zip(packets, self._read(packets), strict=True))
                     for number in left[:count]:
                         if number in wanted:
                             self._decode_until(decoder, number, wanted, use)
@@ -513,22 +524,6 @@ class FrameReader:
             show(decoder.codec.drain())
         if number in wanted:
             raise CorruptLayoutError(f"frame {number} is missing in the video")
-
-    def _read_ahead(self, decoder: _Decoder, numbers: list[int]) -> int:
-        """Fetch what decoding the first of these frames takes, at once; returns how many that are."""
-        plan, at, shown = self._plan, decoder.at, decoder.shown
-        packets: list[int] = []
-        size = count = 0
-        for number in numbers:
-            start, stop = int(plan.start[number]), int(plan.packet[number]) + 1
-            at = start if at < start or number <= shown else at
-            more = int(plan.size[at:stop].sum())
-            if count and size + more > _AHEAD_BYTES:
-                break
-            packets += range(at, stop)
-            at, shown, size, count = max(at, stop), number, size + more, count + 1
-        self._ahead = dict(zip(packets, self._read(packets), strict=True))
-        return count
 
     def _read(self, numbers: list[int]) -> list[bytes]:
         plan = self._plan

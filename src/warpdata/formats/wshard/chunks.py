@@ -291,7 +291,13 @@ class Continuity:
 
     def mismatch(self, index: int, chunk: WShardEpisode) -> str:
         """Why a chunk does not fit to those before it; empty if it does, and then it is one of them."""
-        profile = chunk_profile(chunk)
+        profile = chunk.describe()
+        del profile["length"]
+        profile["rate"] = f"{chunk.timebase.tick_hz:g} Hz" if chunk.clock_source is None else "timestamps"
+        for name, channel in (*chunk.lanes(), *chunk.flags()):
+            shape = ",".join(map(str, channel.row_shape))
+            own = " with its own clock" if channel.clock_source is not None else ""
+            profile[f"channel {name!r}"] = f"{channel.dtype}[{shape}]{own}"
         expected = self._profile if len(self._spans) > (index in self._spans) else profile
         for name in [*expected, *profile]:
             if expected.get(name) != profile.get(name):
@@ -313,18 +319,6 @@ class Continuity:
     def overlap(self) -> str:
         """Where the times of all chunks that came do not increase, also across chunks without any; or an empty text."""
         return _find_overlap(self._spans)
-
-
-def chunk_profile(chunk: WShardEpisode) -> dict[str, Any]:
-    """Everything that must be the same in all chunks of an episode, by a name for messages."""
-    profile = chunk.describe()
-    del profile["length"]
-    profile["rate"] = f"{chunk.timebase.tick_hz:g} Hz" if chunk.clock_source is None else "timestamps"
-    for name, channel in (*chunk.lanes(), *chunk.flags()):
-        shape = ",".join(map(str, channel.row_shape))
-        clock = " with its own clock" if channel.clock_source is not None else ""
-        profile[f"channel {name!r}"] = f"{channel.dtype}[{shape}]{clock}"
-    return profile
 
 
 def _find_overlap(spans: Mapping[int, dict[str, tuple[int, int]]]) -> str:
@@ -560,7 +554,17 @@ class ChunkedEpisodeReader:
         if not self.manifest.chunks:
             return WShardEpisode(self.manifest.episode_id, self.manifest.env_id)
         lengths = [entry.length for entry in self.manifest.chunks]
-        whole = _join_episodes(lengths, self._opened, not self.manifest.has_unordered_times)
+        open_chunk = self._opened
+        is_ordered = not self.manifest.has_unordered_times
+        first = open_chunk(0)
+        whole = first.map_channels(partial(_join_channel, lengths, open_chunk, is_ordered))
+        whole.length = sum(lengths)
+        whole.chunk_index = whole.total_chunks = whole.timestep_range = None
+        if first.clock_source is not None:
+            clock = JoinedRows(
+                _I64, lengths, partial(_part, open_chunk, "", "clock_source"), increases=is_ordered
+            )
+            whole.set_clock(clock)
         whole.id = self.manifest.episode_id
         whole.env_id = self.manifest.env_id or whole.env_id
         return whole
@@ -632,7 +636,12 @@ def slice_episode(episode: WShardEpisode, start: int, end: int) -> WShardEpisode
         first, last, clock = start, end, channel.clock_source
         lane, _, key = block.partition("/")
         if lane == "residual" and is_sign_bits(key, channel.row_source.spec):
-            return _cut_bits(key, channel, start, end, episode.length)
+            try:
+                signs = unpack_residual(channel.data, episode.length)[start:end]
+            except CorruptLayoutError as error:
+                hint = "Store packed bits there, or call it something else."
+                raise SchemaMismatchError(error.message, block=f"residual/{key}", hint=hint) from None
+            return Channel(key, np.frombuffer(pack_residual(signs), np.uint8), about=channel.about)
         if clock is None and channel.length != episode.length:
             raise SchemaMismatchError("this residual cannot be cut by step", block=block)
         if clock is not None:
@@ -663,30 +672,7 @@ def _never_fall(stamps: NDArray[np.int64]) -> bool:
     return not bool(np.any(stamps[1:] < stamps[:-1]))
 
 
-def _cut_bits(key: str, channel: Channel, start: int, end: int, length: int) -> Channel:
-    try:
-        signs = unpack_residual(channel.data, length)[start:end]
-    except CorruptLayoutError as error:
-        hint = "Store packed bits there, or call it something else."
-        raise SchemaMismatchError(error.message, block=f"residual/{key}", hint=hint) from None
-    return Channel(key, np.frombuffer(pack_residual(signs), np.uint8), about=channel.about)
-
-
 OpenChunk = Callable[[int], WShardEpisode]
-
-
-def _join_episodes(lengths: Sequence[int], open_chunk: OpenChunk, is_ordered: bool) -> WShardEpisode:
-    """One episode over its chunks; only the first chunk is opened until rows of others are read."""
-    first = open_chunk(0)
-    whole = first.map_channels(partial(_join_channel, lengths, open_chunk, is_ordered))
-    whole.length = sum(lengths)
-    whole.chunk_index = whole.total_chunks = whole.timestep_range = None
-    if first.clock_source is not None:
-        clock = JoinedRows(
-            _I64, lengths, partial(_part, open_chunk, "", "clock_source"), increases=is_ordered
-        )
-        whole.set_clock(clock)
-    return whole
 
 
 def _join_channel(

@@ -389,7 +389,13 @@ class WShardEpisode:
         elif name == "timebase":
             value = Timebase.of(value)
         elif name == "timestep_range" and value is not None:
-            value = _pair(value)
+            try:
+                start, end = (operator.index(each) for each in value)
+            except (TypeError, ValueError):
+                raise SchemaMismatchError(
+                    f"timestep_range is {value!r:.60}, the first step and the one after the last were expected"
+                ) from None
+            value = start, end
         elif name not in _NO_FIELDS and not hasattr(type(self), name):
             raise AttributeError(f"an episode has no {name!r}.{nearest(name, _NO_FIELDS)}")
         super().__setattr__(name, value)
@@ -670,17 +676,6 @@ class _Clock:
 
 
 WShardEpisode.timestamps_ns = _Clock()  # type: ignore[assignment]
-
-
-def _pair(value: Any) -> tuple[int, int]:
-    """Two steps, from any sequence of whole numbers."""
-    try:
-        start, end = (operator.index(each) for each in value)
-    except (TypeError, ValueError):
-        raise SchemaMismatchError(
-            f"timestep_range is {value!r:.60}, the first step and the one after the last were expected"
-        ) from None
-    return start, end
 
 
 def _times(value: Any) -> NDArray[Any]:
