@@ -34,7 +34,7 @@ from warpdata.convert.aligning import grid_times
 from warpdata.convert.importing import import_episodes
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.episodes.sources.cameras import StillsSignal
-from warpdata.formats.episodedir.images import VideoOptions
+from warpdata.formats.episodedir.documents import VideoOptions
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.memory import ArraySignal
 from warpdata.timeline.meta import SignalMeta

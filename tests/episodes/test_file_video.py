@@ -19,10 +19,9 @@ from warpdata.bytekit.io.files import FileRangeReader
 from warpdata.episodes.check.rules import check_episode
 from warpdata.episodes.forms.content import ContentSum, sum_of
 from warpdata.episodes.forms.directory import MetaOf, write_directory
-from warpdata.episodes.sources.cameras import StillsSignal, VideoSignal
+from warpdata.episodes.sources.cameras import FileVideo, SourceVideo, StillsSignal, VideoSignal
 from warpdata.episodes.sources.disk_episode import DiskEpisode
 from warpdata.episodes.sources.encoded import encoded_camera, encoded_run
-from warpdata.episodes.sources.file_video import FileVideo, SourceVideo
 from warpdata.errors import CorruptLayoutError, LimitExceededError, UnsupportedDtypeError, WarpError
 from warpdata.formats.episodedir import frame_index
 from warpdata.formats.episodedir.pictures import PictureDecoder, Still, decode_stills, still_of

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from warpdata.errors import CorruptLayoutError, NoStepsError, require_word
 from warpdata.timeline.episode import Episode
-from warpdata.timeline.sampling import Align
-from warpdata.timeline.steps import Steps, StepTimes
+from warpdata.timeline.steps import Align, Steps, StepTimes
 
 Times = NDArray[np.int64]
 Hold = Literal["hold", "nearest", "linear"]

@@ -36,8 +36,7 @@ from warpdata.episodes.sources.encoded import encoded_parts
 from warpdata.episodes.sources.shard_episode import episode_of_shard
 from warpdata.errors import ConflictError, FormatError, WarpError, require_kind, require_word
 from warpdata.formats.episodedir import layout
-from warpdata.formats.episodedir.documents import read_meta
-from warpdata.formats.episodedir.images import VideoOptions
+from warpdata.formats.episodedir.documents import VideoOptions, read_meta
 from warpdata.formats.wshard.reader import ShardReader
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.source import PLAIN_TYPES, ReadOnlyDict, SourceAround

@@ -22,8 +22,7 @@ from warpdata.convert.aligning import Times, grid_times
 from warpdata.convert.place import Place
 from warpdata.convert.receipt import MAX_DOCUMENT_BYTES, RECEIPT_FILE, EpisodeNotes, parse_notes
 from warpdata.episodes.collection.episodes import EpisodesSource
-from warpdata.episodes.sources.cameras import StillsSignal
-from warpdata.episodes.sources.file_video import FileVideo, SourceVideo
+from warpdata.episodes.sources.cameras import FileVideo, SourceVideo, StillsSignal
 from warpdata.errors import CorruptLayoutError, LimitExceededError, UnsupportedDtypeError
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.memory import check_increasing

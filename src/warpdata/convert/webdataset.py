@@ -31,8 +31,8 @@ from warpdata.convert.receipt import ConversionReceipt, EpisodeNotes, metadata_o
 from warpdata.convert.stepped import EpisodeColumn, Parts, Rows, SteppedEpisodes, numeric_type
 from warpdata.convert.tables.npz import NpzFile, npy_array
 from warpdata.episodes.collection.episodes import Episodes
+from warpdata.episodes.sources.cameras import SourceVideo
 from warpdata.episodes.sources.encoded import encoded_camera, encoded_run
-from warpdata.episodes.sources.file_video import SourceVideo
 from warpdata.errors import (
     BadMagicError,
     BlobNotFoundError,

@@ -16,8 +16,8 @@ from warpdata.sql.columns import folded
 from warpdata.sql.engine import matching_rows, parse_condition
 from warpdata.timeline.episode import Episode, same_clock
 from warpdata.timeline.meta import ROLES
-from warpdata.timeline.sampling import Align, align_signal, aligned_values, shares
 from warpdata.timeline.signal import Signal
+from warpdata.timeline.steps import Align, align_signal, aligned_values, shares
 from warpdata.timeline.times import MAX_GRID, checked_rate, moved, ns_between, rate_grid
 
 Int64s = NDArray[np.int64]

@@ -25,8 +25,8 @@ from warpdata.loading.poses import subtract
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.memory import JoinedSignal
 from warpdata.timeline.ragged import pad_rows
-from warpdata.timeline.sampling import blank_values, mixed_values
 from warpdata.timeline.signal import MappedRows, Signal, SignalView
+from warpdata.timeline.steps import blank_values, mixed_values
 from warpdata.timeline.times import INT64_MAX
 
 DAMAGE = (FormatError, BlobNotFoundError)

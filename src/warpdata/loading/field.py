@@ -20,8 +20,8 @@ from warpdata.loading.images import IMAGE_SCALES
 from warpdata.loading.poses import POSES, pose_width
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.meta import OBJECT, SignalMeta
-from warpdata.timeline.sampling import Align, check_align
 from warpdata.timeline.signal import Signal
+from warpdata.timeline.steps import Align, check_align
 from warpdata.timeline.times import checked_rate
 
 Transform = Callable[[NDArray[Any], np.random.Generator], Any]

@@ -12,7 +12,6 @@ from warpdata.errors import NoStepsError, TimeRangeError, nearest, require_kind
 from warpdata.timeline.cards import items_card, plot_episode, signals_card, titled
 from warpdata.timeline.memory import ArraySignal
 from warpdata.timeline.meta import Role
-from warpdata.timeline.sampling import Align, Before, Samples, sample_signals
 from warpdata.timeline.signal import Signal, positive_step, value_at
 from warpdata.timeline.source import (
     EpisodeSource,
@@ -24,7 +23,7 @@ from warpdata.timeline.source import (
     sampled_source,
     window_source,
 )
-from warpdata.timeline.steps import PREFIXES, Steps, StepTimes
+from warpdata.timeline.steps import PREFIXES, Align, Before, Samples, Steps, StepTimes, sample_signals
 from warpdata.timeline.times import as_int, as_int_array, checked_rate, grid, is_many, rate_grid
 
 _GATED: tuple[Role, ...] = ("observation", "action")

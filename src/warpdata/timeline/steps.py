@@ -6,28 +6,272 @@ are what a_k led to. There are as many rows as the step clock has moments.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.arrays import read_only, select_rows
-from warpdata.errors import nearest
+from warpdata.errors import TimeRangeError, nearest, require_word
+from warpdata.timeline.cards import html_table, sparkline_svg, text, titled
 from warpdata.timeline.meta import Role, SignalMeta
-from warpdata.timeline.sampling import (
-    Align,
-    Alignment,
-    align_signal,
-    aligned_values,
-    blank_values,
-    check_align,
-    check_max_age,
-)
-from warpdata.timeline.signal import Signal
-from warpdata.timeline.source import OUTCOME_CLOCK, Outcome
-from warpdata.timeline.times import INT64_MAX, ns_between
+from warpdata.timeline.ragged import pad_rows
+from warpdata.timeline.signal import Signal, before_first
+from warpdata.timeline.source import OUTCOME_CLOCK, Outcome, named_error
+from warpdata.timeline.times import INT64_MAX, as_int, ns_between
+
+Before = Literal["pad", "nan", "raise"]
+Align = Literal["hold", "nearest", "linear", "slerp"]
+
+_EXTRAS = ("mask", "age_ns", "times_ns")
+_SMALL_ANGLE = 1e-6
+_COLLATE = "torch.utils.data._utils.collate"
+"""Where torch keeps the table of how types are collated; looked at only where torch is loaded already."""
+
+
+class Samples(dict[str, NDArray[Any]]):
+    """Field -> stacked array; `.mask` and `.age_ns` have one array per field, `.times_ns` the times.
+
+    The three can also be had by key, unless a field has that name. torch's default collate keeps them for every item.
+    """
+
+    def __init__(
+        self,
+        values: Mapping[str, NDArray[Any]],
+        mask: dict[str, NDArray[np.bool_]],
+        age_ns: dict[str, NDArray[np.int64]],
+        times_ns: NDArray[np.int64],
+    ) -> None:
+        super().__init__(values)
+        self.mask = mask
+        self.age_ns = age_ns
+        self.times_ns = times_ns
+        teach_torch(type(self))
+
+    def __copy__(self) -> Samples:
+        if not teach_torch(type(self)):
+            # Going on would give a whole batch the masks of its first item.
+            raise TypeError("these samples were made before torch was imported; import it first")
+        return Samples(self, self.mask, self.age_ns, self.times_ns)
+
+    def __missing__(self, key: str) -> Any:
+        if key in _EXTRAS:
+            return getattr(self, key)
+        raise KeyError(f"no signal {key!r} was sampled.{nearest(str(key), [*self, *_EXTRAS])}")
+
+    def __repr__(self) -> str:
+        fields = ", ".join(f"{name} {values.dtype}{list(values.shape[1:])}" for name, values in self.items())
+        return f"<Samples of {len(self.times_ns)} times: {fields}>"
+
+    def _repr_html_(self) -> str:
+        rows = []
+        for name, values in self.items():
+            mask = self.mask[name]
+            known = mask if mask.ndim == 1 else np.asarray(mask.any(axis=1))
+            # The padded rows of ragged signals are no line.
+            is_number = values.dtype.kind in "biuf" and len(values) > 0 and mask.ndim == 1
+            flat = values.reshape(len(values), -1)[:, 0].astype(np.float64) if is_number else np.empty(0)
+            line = sparkline_svg(np.where(known, flat, np.nan)) if is_number else ""
+            oldest = f"{self.age_ns[name][known].max() / 1e6:.3f} ms" if known.any() else ""
+            valid = f"{int(known.sum())} of {len(known)}"
+            rows.append([text(name), text(f"{values.dtype}{list(values.shape[1:])}"), valid, oldest, line])
+        return titled(repr(self), html_table(["field", "type", "valid", "oldest", ""], rows))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Samples, (dict(self), self.mask, self.age_ns, self.times_ns))
+
+
+@dataclass(frozen=True, slots=True)
+class Alignment:
+    """Which record of a signal answers at each time: its position, whether it is valid, and its age.
+
+    A negative age is a record of the future, a position of -1 no record at all.
+    """
+
+    positions: NDArray[np.int64]
+    mask: NDArray[np.bool_]
+    age_ns: NDArray[np.int64]
+
+
+def sample_signals(
+    signals: Mapping[str, Signal],
+    times: NDArray[np.int64],
+    before: Before,
+    max_age_ns: int | None,
+    align: Align | Mapping[str, Align] = "hold",
+) -> Samples:
+    """Sample every signal at the same times; what is missing or too old is masked, never guessed silently."""
+    if before not in get_args(Before):
+        raise ValueError(f"before is 'pad', 'nan' or 'raise', not {before!r}")
+    check_max_age(max_age_ns)
+    if not isinstance(align, str | Mapping):
+        raise TypeError(f"align is a word or {{signal: word}}, not {align!r}")
+    values: dict[str, NDArray[Any]] = {}
+    mask: dict[str, NDArray[np.bool_]] = {}
+    age: dict[str, NDArray[np.int64]] = {}
+    for name, signal in signals.items():
+        how = align if isinstance(align, str) else align.get(name, "hold")
+        try:
+            found = align_signal(signal, times, how, max_age_ns)
+            if before == "raise" and (found.positions < 0).any():
+                raise before_first(signal, int(times[found.positions < 0][0]))
+            rows, valid = aligned_values(signal, times, found, how, blank=before == "nan"), found.mask
+        except TimeRangeError as error:
+            raise named_error(error, name) from None
+        if signal.meta.rows is not None:  # one array: as many rows as the longest value, and a mask of them
+            rows, inside = pad_rows(rows, signal.meta.rows)
+            valid = np.logical_and(inside, valid[:, None])
+        values[name], mask[name], age[name] = read_only(rows), read_only(valid), read_only(found.age_ns)
+    return Samples(values, mask, age, read_only(times))
+
+
+def check_max_age(max_age_ns: int | None) -> None:
+    """Raise unless this is an age."""
+    if max_age_ns is not None and as_int(max_age_ns, "max_age_ns") < 0:
+        raise ValueError(f"max_age_ns is not negative, but {max_age_ns}")
+
+
+def align_signal(
+    signal: Signal, times: NDArray[np.int64], align: Align = "hold", max_age_ns: int | None = None
+) -> Alignment:
+    """The record that answers at each time: the last at or before it, or with `nearest` the closest one."""
+    check_align(align, signal.meta)
+    positions = signal._search_ts(times)
+    missing = positions < 0
+    if not len(signal):
+        return Alignment(positions, ~missing, np.zeros(len(times), np.int64))
+    held = np.where(missing, 0, positions)
+    if align == "nearest":
+        later = np.minimum(positions + 1, len(signal) - 1)
+        is_closer = ns_between(signal._ts_at(later), times) < ns_between(times, signal._ts_at(held))
+        held = np.where(is_closer, later, held)
+        positions = np.where(missing, -1, held)
+    age = ns_between(times, signal._ts_at(held))
+    mask = ~missing if max_age_ns is None else ~missing & (np.abs(age) <= max_age_ns)
+    return Alignment(positions, mask, age)
+
+
+def aligned_values(
+    signal: Signal, times: NDArray[np.int64], found: Alignment, align: Align = "hold", *, blank: bool = False
+) -> NDArray[Any]:
+    """The values of an alignment; before the first record the first one stands in, unless `blank`.
+
+    Of a signal without records, and with `blank` wherever the mask is false: NaN, 0 or empty text.
+    """
+    if not len(signal):
+        return blank_values(signal.meta, len(times))
+    held = np.maximum(found.positions, 0)
+    is_between = align in ("linear", "slerp")
+    values = _between(signal, times, held, align) if is_between else signal._values_at(held)
+    if blank and not found.mask.all():
+        values = np.array(values)
+        values[~found.mask] = blank_values(signal.meta, 1)
+    return values
+
+
+def blank_values(meta: SignalMeta, count: int) -> NDArray[Any]:
+    """Rows that hold nothing: NaN, 0, empty text, or an array without rows."""
+    out = np.empty((count, *meta.shape), meta.dtype)
+    if meta.rows is not None:
+        out.fill(np.empty((0, *meta.rows.shape), meta.rows.dtype))
+    elif meta.is_object:
+        out.fill("" if meta.kind == "text" else b"")
+    else:
+        out.fill(np.nan if meta.dtype.kind in "fc" else 0)
+    return out
+
+
+def check_align(align: str, meta: SignalMeta) -> None:
+    """Raise unless values of this kind can be aligned that way."""
+    require_word("align", align, get_args(Align))
+    if align == "linear" and (meta.dtype.kind != "f" or meta.kind == "image"):
+        raise ValueError(f"align='linear' needs floats, not {meta.kind} values of {meta.dtype}")
+    if align == "slerp" and not (
+        meta.dtype.kind == "f" and meta.shape == (4,) and (meta.units or "").startswith("quaternion")
+    ):
+        raise ValueError("align='slerp' needs four floats with units 'quaternion'")
+
+
+def _between(signal: Signal, times: NDArray[np.int64], held: NDArray[np.int64], align: Align) -> NDArray[Any]:
+    """Values between the record held and the next one; beyond the last record it holds."""
+    later = np.minimum(held + 1, len(signal) - 1)
+    start, stop = signal._ts_at(held), signal._ts_at(later)
+    share = shares(times, start, stop)
+    return mixed_values(signal._values_at(held), signal._values_at(later), share, align)
+
+
+def shares(
+    times: NDArray[np.int64], start: NDArray[np.int64], stop: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """How far each time is on the way from start to stop, from 0 to 1."""
+    # The halves fit where the whole pause has more than 63 bits, and lose nothing that a float could keep then.
+    pause, gone = ns_between(stop, start), ns_between(times, start)
+    wide = pause == INT64_MAX
+    if wide.any():
+        pause, gone = (
+            np.where(wide, end // 2 - start // 2, each) for end, each in ((stop, pause), (times, gone))
+        )
+    return np.clip(gone / np.maximum(pause, 1), 0.0, 1.0)
+
+
+def mixed_values(
+    first: NDArray[Any], second: NDArray[Any], share: NDArray[np.float64], align: Align
+) -> NDArray[Any]:
+    """Values a share of the way from the first to the second, in a line or by turning."""
+    share = share.reshape(-1, *(1,) * (first.ndim - 1))
+    if align == "linear":
+        mixed = first * (1.0 - share) + second * share
+        # A record that is hit exactly comes back bit for bit, also where its neighbour is not finite.
+        exact = np.where(share == 0.0, first, np.where(share == 1.0, second, mixed))
+        return exact.astype(first.dtype, copy=False)
+    a, b = first.astype(np.float64), second.astype(np.float64)
+    a, b = a / np.linalg.norm(a, axis=-1, keepdims=True), b / np.linalg.norm(b, axis=-1, keepdims=True)
+    cosine = (a * b).sum(axis=-1, keepdims=True)
+    b, cosine = np.where(cosine < 0, -b, b), np.abs(cosine)  # the shorter way round
+    angle = np.arccos(np.clip(cosine, -1.0, 1.0))
+    safe = np.maximum(np.sin(angle), _SMALL_ANGLE)
+    near = angle < _SMALL_ANGLE
+    wa = np.where(near, 1.0 - share, np.sin((1.0 - share) * angle) / safe)
+    wb = np.where(near, share, np.sin(share * angle) / safe)
+    mixed = wa * a + wb * b
+    turned = mixed / np.linalg.norm(mixed, axis=-1, keepdims=True)
+    return np.where(share == 0.0, first, turned).astype(first.dtype, copy=False)
+
+
+# Samples in a batch of torch's default collate: what is kept beside the values is stacked as they are.
+
+
+def teach_torch(kind: type) -> bool:
+    """Tell torch how samples of this type are put together; False where it is loaded and did not know until now."""
+    found = sys.modules.get(_COLLATE)
+    table = getattr(found, "default_collate_fn_map", None)
+    if table is None or kind in table:
+        return True
+    table[kind] = _collated
+    return False
+
+
+def _collated(batch: Sequence[Any], *, collate_fn_map: Any = None) -> Any:
+    """Samples of several items as one: values, masks, ages and times with the items first."""
+    first = batch[0]
+    parts = [
+        {name: _together([part[name] for part in parts], collate_fn_map) for name in parts[0]}
+        for parts in (batch, [each.mask for each in batch], [each.age_ns for each in batch])
+    ]
+    times = _together([each.times_ns for each in batch], collate_fn_map)
+    return type(first)(*parts, times)
+
+
+def _together(parts: Sequence[Any], collate_fn_map: Any) -> Any:
+    if not isinstance(parts[0], np.ndarray):
+        return sys.modules[_COLLATE].collate(list(parts), collate_fn_map=collate_fn_map)
+    if parts[0].dtype == object:
+        return [part.tolist() for part in parts]  # text and bytes stay what they are
+    return sys.modules["torch"].from_numpy(np.stack(parts))
+
 
 _OUTCOMES: tuple[Role, ...] = ("reward", "terminated", "truncated")
 PREFIXES: dict[str, tuple[str, ...]] = {

@@ -18,7 +18,7 @@ from warpdata.episodes.sources.cameras import StillsSignal
 from warpdata.episodes.sources.encoded import encoded_parts
 from warpdata.episodes.statistics import ValueStatistics
 from warpdata.errors import SchemaMismatchError, nearest
-from warpdata.formats.episodedir.images import STILL_CODECS
+from warpdata.formats.episodedir.documents import STILL_CODECS
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.signal import Signal
 

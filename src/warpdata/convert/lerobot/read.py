@@ -29,7 +29,7 @@ from warpdata.convert.receipt import MAX_DOCUMENT_BYTES, EpisodeNotes, packed, p
 from warpdata.convert.stepped import PicturesSignal, Rows, RowsSignal
 from warpdata.episodes.collection.episodes import Episodes, EpisodesSource
 from warpdata.episodes.collection.facts import table_of
-from warpdata.episodes.sources.file_video import FileVideo, SourceVideo
+from warpdata.episodes.sources.cameras import FileVideo, SourceVideo
 from warpdata.errors import (
     BadMagicError,
     BlobNotFoundError,

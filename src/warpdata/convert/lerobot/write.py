@@ -47,7 +47,7 @@ from warpdata.episodes.sources.cameras import VideoSignal
 from warpdata.episodes.sources.encoded import EncodedRun, encoded_run
 from warpdata.errors import SchemaMismatchError, WarpError, require_word
 from warpdata.formats.episodedir.containers import HEAD_BYTES, file_head, wrapped
-from warpdata.formats.episodedir.images import STILL_CODECS, FrameShape, VideoOptions
+from warpdata.formats.episodedir.documents import STILL_CODECS, FrameShape, VideoOptions
 from warpdata.formats.episodedir.video import encode_png
 from warpdata.timeline.episode import Episode
 

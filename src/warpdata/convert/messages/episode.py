@@ -25,7 +25,7 @@ from warpdata.convert.plain_names import free_name, plain_name
 from warpdata.convert.receipt import packed, unpacked
 from warpdata.convert.stepped import PicturesSignal, Rows, RowsSignal, image_kind
 from warpdata.episodes.collection.episodes import EpisodesSource
-from warpdata.episodes.sources.file_video import FileVideo, SourceVideo
+from warpdata.episodes.sources.cameras import FileVideo, SourceVideo
 from warpdata.errors import (
     BlobNotFoundError,
     CorruptLayoutError,

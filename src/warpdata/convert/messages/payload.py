@@ -21,7 +21,7 @@ from warpdata.bytekit.io.ranges import BytesRangeReader, JoinedRangeReader, Rang
 from warpdata.convert.messages.decoders import FieldSummary
 from warpdata.errors import CorruptLayoutError, FormatError
 from warpdata.formats.episodedir.containers import sample_entry, wrapped
-from warpdata.formats.episodedir.images import Stream
+from warpdata.formats.episodedir.documents import Stream
 from warpdata.formats.episodedir.pictures import Still, is_still, still_of
 
 _DEPTH_HEAD_BYTES = 12

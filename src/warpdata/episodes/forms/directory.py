@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.arrays import dtype_of
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.io.commit import check_case_clash, commit_folder, map_os_errors, put_file
 from warpdata.bytekit.process.system import usable_cores
@@ -22,22 +21,24 @@ from warpdata.episodes.forms.content import ContentSum, RowsSum, sum_of, sum_of_
 from warpdata.episodes.record.camera import VideoFile, camera_entry
 from warpdata.episodes.record.recording import last_documents
 from warpdata.episodes.record.tables import table_entry
+from warpdata.episodes.sources.cameras import describe
 from warpdata.episodes.sources.encoded import encoded_camera, encoded_parts
 from warpdata.episodes.statistics import MAX_CHANNELS, ClockStatistics, SharedClocks, ValueStatistics
 from warpdata.errors import FormatError
 from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.documents import (
     FileSum,
+    FrameShape,
+    VideoOptions,
     check_name,
     plain_static,
     read_meta,
     signal_file,
+    suffix_for,
 )
 from warpdata.formats.episodedir.frame_index import frame_index_bytes
-from warpdata.formats.episodedir.images import FrameShape, VideoOptions, suffix_for
-from warpdata.formats.episodedir.signal_file import Description, TableWriter, signal_schema, table_bytes
+from warpdata.formats.episodedir.signal_file import TableWriter, signal_schema, table_bytes
 from warpdata.timeline.episode import Episode
-from warpdata.timeline.meta import OBJECT, SignalMeta
 from warpdata.timeline.signal import Signal
 
 _BLOCK_BYTES = 4 << 20
@@ -217,15 +218,6 @@ class _Copy:
         return RawCamera(
             partial(VideoFile, part, shape, options, description=about, durable=False), blocks(), finish
         )
-
-
-def describe(meta: SignalMeta, *, in_table: bool = False) -> Description:
-    """The description of a signal as it is stored; in a table, pictures that no video can hold are tensors."""
-    kind = "tensor" if in_table and meta.kind == "image" else meta.kind
-    stored, shape = (meta.dtype, meta.shape) if meta.rows is None else meta.rows
-    dtype = kind if stored == OBJECT else dtype_of(stored).name
-    about = (meta.units, meta.names, meta.role, meta.of, meta.model, meta.clock, meta.rate_hz)
-    return Description(kind, dtype, shape, *about)
 
 
 def holds_frames(signal: Signal) -> bool:

@@ -20,8 +20,8 @@ from warpdata.bytekit.arrays import dtype_of
 from warpdata.bytekit.io.commit import check_free
 from warpdata.bytekit.jsontext import dump_json
 from warpdata.episodes.collection.edits import EditedSource, shown
-from warpdata.episodes.forms.directory import describe, write_directory
-from warpdata.episodes.sources.cameras import VideoSignal
+from warpdata.episodes.forms.directory import write_directory
+from warpdata.episodes.sources.cameras import VideoSignal, describe
 from warpdata.episodes.sources.disk_episode import DirectorySource, SimpleSignal
 from warpdata.episodes.sources.encoded import encoded_camera
 from warpdata.episodes.sources.packed import VERSION, VIDEO_PREFIX, PackedSource, is_packed

@@ -51,11 +51,13 @@ from warpdata.errors import (
 from warpdata.formats.episodedir import containers, layout
 from warpdata.formats.episodedir.documents import (
     FileSum,
+    VideoOptions,
     check_name,
     read_bytes,
     read_meta,
     read_static,
     signal_file,
+    suffix_for,
 )
 from warpdata.formats.episodedir.frame_index import (
     FrameIndex,
@@ -66,7 +68,6 @@ from warpdata.formats.episodedir.frame_index import (
     plan_of,
     read_frame_index,
 )
-from warpdata.formats.episodedir.images import VideoOptions, suffix_for
 from warpdata.formats.episodedir.signal_file import Description, parse_signal
 from warpdata.formats.episodedir.video import list_packets, probe, stream_of
 from warpdata.formats.journal.mapped_file import move_to_disk

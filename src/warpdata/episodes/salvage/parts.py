@@ -20,8 +20,7 @@ from warpdata.episodes.salvage.unfinished import PARTS_FOLDER, SHARED_FILE
 from warpdata.episodes.sources.disk_episode import DiskEpisode
 from warpdata.errors import OutOfSpaceError, PermissionError_, WarpError
 from warpdata.formats.episodedir import layout
-from warpdata.formats.episodedir.documents import read_bytes, read_meta, read_static, signal_file
-from warpdata.formats.episodedir.images import suffix_for
+from warpdata.formats.episodedir.documents import read_bytes, read_meta, read_static, signal_file, suffix_for
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.memory import JoinedSignal
 

@@ -33,8 +33,8 @@ from warpdata.formats.episodedir.documents import (
     read_meta,
     read_static,
     signal_file,
+    suffix_for,
 )
-from warpdata.formats.episodedir.images import suffix_for
 from warpdata.formats.episodedir.signal_file import Description, Summary, read_signal, read_summary
 from warpdata.formats.journal.layout import SIGNALS_JOURNAL
 from warpdata.timeline.episode import Episode

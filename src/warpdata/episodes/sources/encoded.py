@@ -14,13 +14,12 @@ from numpy.typing import NDArray
 from warpdata.bytekit.checksum import RunningXxh3128, crc32c
 from warpdata.bytekit.io.commit import map_os_errors
 from warpdata.bytekit.io.ranges import BytesRangeReader, JoinedRangeReader, RangeReader
-from warpdata.episodes.sources.cameras import StillsSignal, VideoSignal
-from warpdata.episodes.sources.file_video import FileVideo
+from warpdata.episodes.sources.cameras import FileVideo, StillsSignal, VideoSignal
 from warpdata.episodes.statistics import ClockStatistics
 from warpdata.errors import CorruptLayoutError, SchemaMismatchError
 from warpdata.formats.episodedir.containers import HEAD_BYTES, sample_entry, wrapped
+from warpdata.formats.episodedir.documents import FrameShape, Stream
 from warpdata.formats.episodedir.frame_index import FrameIndex, group_bounds, image_description
-from warpdata.formats.episodedir.images import FrameShape, Stream
 from warpdata.formats.episodedir.pictures import check_same
 from warpdata.formats.wshard.schema import DEFAULT_TICK_HZ
 from warpdata.timeline.memory import JoinedSignal

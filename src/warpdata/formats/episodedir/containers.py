@@ -13,7 +13,7 @@ from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.io.append_file import AppendFile
 from warpdata.errors import CorruptLayoutError, FormatError, StoreError
 from warpdata.formats.episodedir import layout
-from warpdata.formats.episodedir.images import Stream
+from warpdata.formats.episodedir.documents import Stream
 
 Bytes = bytes | memoryview
 

@@ -22,8 +22,7 @@ from warpdata.bytekit.arrow_arrays import numpy_dtype, text_to_arrow, to_arrow, 
 from warpdata.bytekit.io.ranges import RangeFile, RangeReader, retry_damaged
 from warpdata.errors import CorruptLayoutError, FormatError, LimitExceededError
 from warpdata.formats.episodedir import layout
-from warpdata.formats.episodedir.documents import FileSum, read_bytes
-from warpdata.formats.episodedir.images import FrameShape
+from warpdata.formats.episodedir.documents import FileSum, FrameShape, read_bytes
 
 _ABOUT_ROLE = ("role", "of", "model", "clock")
 _STORED_AS = {"bf16": "u16"}
