@@ -158,7 +158,7 @@ _HOMES = _by_name(
         "timeline.signal": "Signal",
         "search.moments.trajectories": "TrajectoryIngestor TrajectoryRetriever",
         "search.store": "VectorStore",
-        "formats.episodedir.images": "VideoOptions",
+        "formats.episodedir.documents": "VideoOptions",
         "formats.wshard.episode": "Channel WShardEpisode",
         "episodes.record.steps": "WShardStreamWriter",
         "errors": "WarpError",

@@ -10,7 +10,7 @@ import hashlib
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Unpack
@@ -225,16 +225,16 @@ def write(
     return ReplayWriter(chunk_length, final_observation).write(episodes, target, **options)
 
 
+@dataclass
 class ReplayWriter(StepWriter):
     """One stream of chunks of `chunk_length` rows, each named with its successor."""
 
     format = "dreamer"
-
-    def __init__(self, chunk_length: int, final: str) -> None:
-        self._length, self._final = chunk_length, final
-        self._waiting: list[dict[str, NDArray[Any]]] = []
-        self._waiting_rows = self._chunks = self._episodes = self._head = 0
-        self._keys: set[str] | None = None
+    _length: int
+    _final: str
+    _waiting: list[dict[str, NDArray[Any]]] = field(default_factory=list)
+    _keys: set[str] | None = None
+    _waiting_rows = _chunks = _episodes = _head = 0
 
     def make(self, rows: StepRows, scratch: Path) -> Part:
         """The rows of replay of one episode, in a file of their own."""

@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Unpack
 
@@ -320,18 +320,19 @@ def write(
     require_word("final_observation", final_observation, ("repeat", "drop"))
     if not len(episodes):
         raise CorruptLayoutError("a Minari dataset has at least one episode", hint="Check the selection.")
-    writer = MinariWriter(data_format, dataset_id, final_observation)
+    writer = MinariWriter(data_format or "", dataset_id, final_observation)
     return writer.write(episodes, target, **options)
 
 
+@dataclass
 class MinariWriter(StepWriter):
     """Groups of one HDF5 file, or a table per episode, with spaces from the source or the first episode."""
 
     format, version = "minari", MINARI_VERSION
-
-    def __init__(self, data_format: str | None, dataset_id: str | None, final: str) -> None:
-        self._data_format, self._dataset_id, self._final = data_format or "", dataset_id, final
-        self._count = self._total = 0
+    _data_format: str
+    _dataset_id: str | None
+    _final: str
+    _count = _total = 0
 
     @contextlib.contextmanager
     def open(self, target: Path) -> Iterator[tuple[Path, Hdf5Out | None]]:

@@ -11,7 +11,7 @@ import os
 import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Unpack
@@ -432,20 +432,22 @@ def write(
     """
     chosen = per or metadata_of(episodes.metadata, "webdataset").get("per") or "episode"
     require_word("per", chosen, ("episode", "step"))
-    return SampleWriter(chosen, shard_bytes, prefix).write(episodes, target, **options)
+    writer = SampleWriter(chosen, shard_bytes, prefix)
+    writer.holds_ragged = chosen == "step"
+    return writer.write(episodes, target, **options)
 
 
+@dataclass
 class SampleWriter(StepWriter):
     """Tar shards, filled one after the other."""
 
     format = "webdataset"
-
-    def __init__(self, per: Per, shard_bytes: int, prefix: str) -> None:
-        self._per, self._limit, self._prefix = per, shard_bytes, prefix
-        self.holds_ragged = per == "step"
-        self._count = self._bytes = 0
-        self._path: Path | None = None
-        """The shard that is being filled."""
+    _per: Per
+    _limit: int
+    _prefix: str
+    _path: Path | None = None
+    """The shard that is being filled."""
+    _count = _bytes = 0
 
     def make(self, rows: StepRows, scratch: Path) -> Part:
         """The samples of one episode, one after the other in a file."""

@@ -15,6 +15,7 @@ import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Unpack
@@ -382,16 +383,15 @@ def write(
     return ReplayBufferWriter(compressor).write(episodes, target, **options)
 
 
+@dataclass
 class ReplayBufferWriter(StepWriter):
     """Appends the rows of every episode to the arrays of their signals, in whole chunks."""
 
     format, version = "zarr", "2"
-
-    def __init__(self, compressor: Compressor) -> None:
-        self._compressor = compressor
-        self._ends: list[int] = []
-        self._pending: dict[str, list[NDArray[Any]]] = {}
-        """Rows of every signal that do not fill a chunk yet."""
+    _compressor: Compressor
+    _ends: list[int] = field(default_factory=list)
+    _pending: dict[str, list[NDArray[Any]]] = field(default_factory=dict)
+    """Rows of every signal that do not fill a chunk yet."""
 
     @contextlib.contextmanager
     def open(self, target: Path) -> Iterator[Any]:

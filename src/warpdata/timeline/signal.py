@@ -226,19 +226,17 @@ class SignalTime:
         if type(key) is int:
             return value_at(self._signal, key)
         if isinstance(key, slice):
-            return window(self._signal, key) if key.step is None else self._stepped(key)
+            if key.step is None:
+                return window(self._signal, key)
+            step, signal = positive_step(key.step), self._signal
+            if not len(signal) and (key.start is None or key.stop is None):
+                return SignalView(signal, range(0))
+            start = signal.first_ts_ns if key.start is None else as_int(key.start, "a time")
+            stop = signal.last_ts_ns + 1 if key.stop is None else as_int(key.stop, "a time")
+            return sampled(signal, grid(start, stop, step))
         if is_many(key):
             return sampled(self._signal, as_int_array(key, "a time"))
         return value_at(self._signal, as_int(key, "a time"))
-
-    def _stepped(self, key: slice) -> Signal:
-        signal = self._signal
-        step = positive_step(key.step)
-        if not len(signal) and (key.start is None or key.stop is None):
-            return SignalView(signal, range(0))
-        start = signal.first_ts_ns if key.start is None else as_int(key.start, "a time")
-        stop = signal.last_ts_ns + 1 if key.stop is None else as_int(key.stop, "a time")
-        return sampled(signal, grid(start, stop, step))
 
 
 def value_at(signal: Signal, ts_ns: int) -> Record:

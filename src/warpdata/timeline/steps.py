@@ -435,8 +435,15 @@ class Steps:
     def _aligned(self, signal: Signal, align: Align) -> StepSignal:
         if signal.meta.clock == self.clock and len(signal) == self.length:
             return StepSignal(signal, self._times)  # the rows are the records
-        if self.comes_later(signal):
-            return StepSignal(signal, self._times, self._following(signal))
+        if self.comes_later(signal):  # the first record after each step and not after the next one
+            following = signal._search_ts(self.times_ns) + 1
+            exists = following < len(signal)
+            held = np.where(exists, following, 0)
+            stamps = signal._ts_at(held) if len(signal) else np.zeros(self.length, np.int64)
+            limit = np.append(self.times_ns[1:], INT64_MAX)
+            mask = exists & (stamps <= limit[: self.length])
+            shown = Alignment(np.where(mask, held, -1), mask, ns_between(self.times_ns, stamps))
+            return StepSignal(signal, self._times, shown)
         if signal.meta.role in _OUTCOMES and signal.meta.clock == self.clock:
             positions = signal._search_ts(self.times_ns)
             stamps = (
@@ -457,16 +464,6 @@ class Steps:
         return self.outcome == "next" and (
             meta.role in _OUTCOMES or (meta.role == "other" and meta.clock == OUTCOME_CLOCK)
         )
-
-    def _following(self, signal: Signal) -> Alignment:
-        """The first record after each step and not after the next one."""
-        positions = signal._search_ts(self.times_ns) + 1
-        exists = positions < len(signal)
-        held = np.where(exists, positions, 0)
-        stamps = signal._ts_at(held) if len(signal) else np.zeros(self.length, np.int64)
-        limit = np.append(self.times_ns[1:], INT64_MAX)
-        mask = exists & (stamps <= limit[: self.length])
-        return Alignment(np.where(mask, held, -1), mask, ns_between(self.times_ns, stamps))
 
 
 class StepSignals(Mapping[str, "StepSignal"]):

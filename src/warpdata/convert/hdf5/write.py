@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Unpack
 
@@ -51,18 +52,17 @@ def write(
     return RobomimicWriter(next_obs, env_args, compression).write(episodes, target, **options)
 
 
+@dataclass
 class RobomimicWriter(StepWriter):
     """A group per episode, made in a file of its own and copied."""
 
     format, version = "hdf5", "robomimic"
-
-    def __init__(
-        self, next_obs: bool | None, env_args: str | Mapping[str, Any] | None, compression: str
-    ) -> None:
-        self._next_obs, self._env_args, self._compression = next_obs, env_args, compression
-        self._names: list[str] = []
-        self._total = 0
-        self._keeps_names = False
+    _next_obs: bool | None
+    _env_args: str | Mapping[str, Any] | None
+    _compression: str
+    _names: list[str] = field(default_factory=list)
+    _total = 0
+    _keeps_names = False
 
     def open(self, target: Path) -> AbstractContextManager[Hdf5Out]:
         """The new file."""

@@ -66,21 +66,19 @@ class ColumnKind:
             column = one_chunk(table, self.name)
             column = column.storage if isinstance(column, pa.ExtensionArray) else column
             if self.dtype == OBJECT:
-                return read_only(self._texts(column.to_pylist()))
+                cells, out = column.to_pylist(), np.empty(len(column), object)
+                out[:] = (
+                    [json.dumps(cell, ensure_ascii=False, default=str) for cell in cells]
+                    if self.is_json
+                    else ["" if cell is None else cell for cell in cells]
+                )
+                return read_only(out)
             uneven = CorruptLayoutError(f"column {self.name!r} has rows of different lengths", path=path)
             rows, (values, _) = len(column), flat_values(column, self.name, path, uneven)
         if values.size != rows * math.prod(self.shape):
             counts = f"{values.size} numbers in {rows} rows of shape {list(self.shape)}"
             raise CorruptLayoutError(f"column {self.name!r} has {counts}", path=path)
         return read_only(np.asarray(values, self.dtype).reshape(rows, *self.shape))
-
-    def _texts(self, values: list[Any]) -> NDArray[Any]:
-        out = np.empty(len(values), object)
-        if self.is_json:
-            out[:] = [json.dumps(value, ensure_ascii=False, default=str) for value in values]
-        else:
-            out[:] = ["" if value is None else value for value in values]
-        return out
 
 
 def _shape(name: str, sides: list[int | None], declared: Any, path: str) -> tuple[int, ...]:

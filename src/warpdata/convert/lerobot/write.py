@@ -317,31 +317,28 @@ class FileNumbers:
             self.out.discard()
 
 
+@dataclass
 class LeRobotWriter(StepWriter):
     """Data and video files of many episodes each (v3.0), or of one (v2.1), and the metadata."""
 
     format = FORMAT
+    version: str
+    _names: Mapping[str, str] | None
+    _task: str | None
+    _robot_type: str | None
+    _frames_as: Literal["video", "image"]
+    _video: VideoOptions
+    _limits: tuple[int, int]
+    _rows: list[dict[str, Any]] = field(default_factory=list)
+    """The entry of every written episode in the metadata."""
+    _stats: list[dict[str, Any]] = field(default_factory=list)
+    _statistics: dict[str, SetStatistics] = field(default_factory=dict)
+    _remarks: list[str] = field(default_factory=list)
+    _frames = 0
 
-    def __init__(
-        self,
-        version: Version,
-        names: Mapping[str, str] | None,
-        task: str | None,
-        robot_type: str | None,
-        frames_as: Literal["video", "image"],
-        video: VideoOptions,
-        limits: tuple[int, int],
-    ) -> None:
-        self.version, self.is_v3 = version, version == "v3.0"
-        self._names, self._task, self._robot_type, self._frames_as = names, task, robot_type, frames_as
-        self._own_static = _OWN_STATIC if robot_type is None else (*_OWN_STATIC, "robot_type")
-        self._video, self._limits = video, limits
-        self._rows: list[dict[str, Any]] = []
-        """The entry of every written episode in the metadata."""
-        self._stats: list[dict[str, Any]] = []
-        self._frames = 0
-        self._statistics: dict[str, SetStatistics] = {}
-        self._remarks: list[str] = []
+    def __post_init__(self) -> None:
+        self.is_v3 = self.version == "v3.0"
+        self._own_static = _OWN_STATIC if self._robot_type is None else (*_OWN_STATIC, "robot_type")
 
     @contextlib.contextmanager
     def open(self, target: Path) -> Iterator[Path]:

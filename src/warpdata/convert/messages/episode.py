@@ -113,6 +113,7 @@ class Topic(Reopens):
         """Why the messages cannot be decoded."""
         self._clock, self._time, self._role = clock, time, role
         self._last_block: tuple[int, dict[str, Values]] = (-1, {})
+        self._frame_size: tuple[int, int] | None = None
 
     def __len__(self) -> int:
         return len(self._stamps.log_ns)
@@ -193,22 +194,20 @@ class Topic(Reopens):
         if used == "publish" and not bool((self._stamps.publish_ns > 0).all()):
             used = "log"
         times = self._stamps.log_ns if used == "log" else self._stamps.publish_ns
-        times = times if pair is None else self._read_header_times(pair)
+        if pair is not None:
+            blocks = []
+            for fields in self._decode_blocks():
+                parts = [np.asarray(fields[name]) for name in pair]
+                if any(not (np.abs(part.astype(np.float64)) < _MAX_STAMP).all() for part in parts):
+                    fact = f"header stamp out of range in topic {self.channel.topic!r}"
+                    raise CorruptLayoutError(fact, path=self.log.name)
+                seconds, nanoseconds = (part.astype(np.int64) for part in parts)
+                blocks.append(seconds * 1_000_000_000 + nanoseconds)
+            times = np.concatenate(blocks)
         order, steps = np.argsort(times, kind="stable"), np.arange(len(times))
         strict = np.maximum.accumulate(times[order] - steps) + steps
         moved_ns = int(np.abs(strict - times[order]).max(initial=0))
         return _Timing(used, read_only(strict), None if bool((order == steps).all()) else order, moved_ns)
-
-    def _read_header_times(self, names: tuple[str, str]) -> NDArray[np.int64]:
-        blocks = []
-        for fields in self._decode_blocks():
-            parts = [np.asarray(fields[name]) for name in names]
-            if any(not (np.abs(part.astype(np.float64)) < _MAX_STAMP).all() for part in parts):
-                fact = f"header stamp out of range in topic {self.channel.topic!r}"
-                raise CorruptLayoutError(fact, path=self.log.name)
-            seconds, nanoseconds = (part.astype(np.int64) for part in parts)
-            blocks.append(seconds * 1_000_000_000 + nanoseconds)
-        return np.concatenate(blocks)
 
     def read_times(self) -> NDArray[np.int64]:
         """Times of the records of every signal of the topic."""
@@ -320,13 +319,10 @@ class Topic(Reopens):
 
     def open_video(self) -> RangeReader:
         """The packets of a video as an MP4 file."""
+        if self._frame_size is None:  # the decoder knows it
+            probe = list_packets(open_buffered(self._open_video(_PROBE_SIDE, _PROBE_SIDE)), self.path)[0]
+            self._frame_size = probe.width, probe.height
         return self._open_video(*self._frame_size)
-
-    @cached_property
-    def _frame_size(self) -> tuple[int, int]:
-        """Width and height of a video, from its decoder."""
-        probe = list_packets(open_buffered(self._open_video(_PROBE_SIDE, _PROBE_SIDE)), self.path)[0]
-        return probe.width, probe.height
 
     def _open_video(self, width: int, height: int) -> RangeReader:
         video = None if self.payload is None else self.payload.video
