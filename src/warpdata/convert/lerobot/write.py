@@ -322,7 +322,7 @@ class LeRobotWriter(StepWriter):
     """Data and video files of many episodes each (v3.0), or of one (v2.1), and the metadata."""
 
     format = FORMAT
-    version: str
+    _version: Version
     _names: Mapping[str, str] | None
     _task: str | None
     _robot_type: str | None
@@ -337,7 +337,7 @@ class LeRobotWriter(StepWriter):
     _frames = 0
 
     def __post_init__(self) -> None:
-        self.is_v3 = self.version == "v3.0"
+        self.version, self.is_v3 = self._version, self._version == "v3.0"
         self._own_static = _OWN_STATIC if self._robot_type is None else (*_OWN_STATIC, "robot_type")
 
     @contextlib.contextmanager

@@ -219,7 +219,7 @@ class StoredSignal(Reopens, ClockedSignal):
         return super()._edge(index) if edge is None else edge
 
     def _is_far(self) -> bool:
-        return self.folder is not None
+        return self.folder is not None and not getattr(self.folder, "is_local", False)
 
 
 class VideoSignal(StoredSignal):
