@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from warpdata.timeline.source import (
     sampled_source,
     window_source,
 )
-from warpdata.timeline.steps import PREFIXES, Align, Before, Samples, Steps, StepTimes, sample_signals
+from warpdata.timeline.steps import PREFIXES, Align, Before, Samples, Steps, sample_signals
 from warpdata.timeline.times import as_int, as_int_array, checked_rate, grid, is_many, rate_grid
 
 _GATED: tuple[Role, ...] = ("observation", "action")
@@ -215,8 +216,7 @@ class Episode(Mapping[str, Any]):
     @property
     def steps(self) -> Steps:
         """The episode by step, on the clock that was declared or that the actions share."""
-        clock = self._source.step_clock or self._action_clock()
-        return Steps(self.signals, self._clock_times(clock), clock=clock.name, outcome=clock.outcome)
+        return Steps(self.signals, self._with_times(self._source.step_clock or self._action_clock()))
 
     def steps_at(
         self,
@@ -238,14 +238,14 @@ class Episode(Mapping[str, Any]):
             if clock not in self._source.signals and clock not in self._clocks():
                 known = [*self._source.signals, *self._clocks()]
                 raise KeyError(f"no signal or clock {clock!r} in this episode.{nearest(clock, known)}")
-            times, name = self._clock_times(StepClock(clock, outcome)), clock
+            steps = self._with_times(StepClock(clock, outcome))
         else:
             rate = checked_rate(rate_hz)
             gated = [signal for signal in self._filled() if signal.meta.role in _GATED] or self._filled()
             start = max(signal.first_ts_ns for signal in gated)
             stop = max(signal.last_ts_ns for signal in gated)
-            times, name = StepTimes.of(rate_grid(start, stop, rate)), f"{rate_hz:g} Hz"
-        return Steps(self.signals, times, clock=name, outcome=outcome, align=align, max_age_ns=max_age_ns)
+            steps = StepClock.of(f"{rate_hz:g} Hz", rate_grid(start, stop, rate), outcome)
+        return Steps(self.signals, steps, align=align, max_age_ns=max_age_ns)
 
     @property
     def tensors(self) -> Any:
@@ -254,20 +254,22 @@ class Episode(Mapping[str, Any]):
 
         return tensors_of(self)
 
-    def _clock_times(self, clock: StepClock) -> StepTimes:
-        if clock.times is not None and clock.count is not None:
-            return StepTimes(clock.count, clock.times)
+    def _with_times(self, clock: StepClock) -> StepClock:
+        """A clock with its times and their number."""
         if clock.times is not None:
-            return StepTimes.of(clock.times())
+            return (
+                clock if clock.count is not None else StepClock.of(clock.name, clock.times(), clock.outcome)
+            )
         signals = self._source.signals
-        if clock.name in signals:
-            return _times_of(signals[clock.name])
-        shared = [each for each in signals.values() if each.meta.clock == clock.name]
-        if not shared:
-            fact = f"the step clock {clock.name!r} is not a signal or clock of this episode"
-            raise NoStepsError(fact, path=self._source.place)
-        # There are as many steps as actions; what was seen after the last one has a time of its own.
-        return _times_of(next((each for each in shared if each.meta.role == "action"), shared[0]))
+        signal = signals.get(clock.name)
+        if signal is None:
+            shared = [each for each in signals.values() if each.meta.clock == clock.name]
+            if not shared:
+                fact = f"the step clock {clock.name!r} is not a signal or clock of this episode"
+                raise NoStepsError(fact, path=self._source.place)
+            # There are as many steps as actions; what was seen after the last one has a time of its own.
+            signal = next((each for each in shared if each.meta.role == "action"), shared[0])
+        return replace(clock, times=lambda: signal.timestamps, count=len(signal))
 
     def _action_clock(self) -> StepClock:
         """The clock that all actions share."""
@@ -319,10 +321,6 @@ class Episode(Mapping[str, Any]):
 
     def _repr_html_(self) -> str:
         return titled(f"Episode {self.id}", signals_card(self.signals), items_card(self.static))
-
-
-def _times_of(signal: Signal) -> StepTimes:
-    return StepTimes(len(signal), lambda: signal.timestamps)
 
 
 def same_clock(a: Signal, b: Signal) -> bool:

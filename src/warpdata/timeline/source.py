@@ -42,6 +42,11 @@ class StepClock:
     """How many there are, where that is known before they are read."""
 
     @classmethod
+    def of(cls, name: str, times: Times, outcome: Outcome = "same") -> StepClock:
+        """A clock of these times."""
+        return cls(name, outcome, lambda: times, len(times))
+
+    @classmethod
     def from_json(cls, stated: Any) -> StepClock | None:
         """The clock as metadata states it; None without a usable one."""
         if not isinstance(stated, Mapping) or not isinstance(stated.get("clock"), str):
@@ -253,7 +258,7 @@ def window_source(inner: EpisodeSource, start_ns: int | None, stop_ns: int | Non
             return whole
         times = whole.times()
         inside = window(ArraySignal(times, np.zeros(len(times), np.bool_)), bounds).timestamps
-        return StepClock(whole.name, whole.outcome, lambda: inside, len(inside))
+        return StepClock.of(whole.name, inside, whole.outcome)
 
     signals = change_signals(inner.signals, lambda _, signal: window(signal, bounds))
     source = SourceAround(inner, signals, step_clock=steps)
@@ -270,7 +275,7 @@ def sampled_source(inner: EpisodeSource, times: Times) -> EpisodeSource:
         except TimeRangeError as error:
             raise named_error(error, name) from None
 
-    clock = StepClock("sampled", "same", lambda: times)
+    clock = StepClock.of("sampled", times)
     source = SourceAround(inner, change_signals(inner.signals, sample), step_clock=lambda: clock)
     source.reopen_by(sampled_source, inner, times)
     return source

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -20,7 +21,7 @@ from warpdata.timeline.cards import html_table, sparkline_svg, text, titled
 from warpdata.timeline.meta import Role, SignalMeta
 from warpdata.timeline.ragged import pad_rows
 from warpdata.timeline.signal import Signal, before_first
-from warpdata.timeline.source import OUTCOME_CLOCK, Outcome, named_error
+from warpdata.timeline.source import OUTCOME_CLOCK, StepClock, named_error
 from warpdata.timeline.times import INT64_MAX, as_int, ns_between
 
 Before = Literal["pad", "nan", "raise"]
@@ -283,27 +284,6 @@ PREFIXES: dict[str, tuple[str, ...]] = {
 """How older names carry a role; such a name works with it and without it."""
 
 
-class StepTimes:
-    """The times of the steps; how many there are is known before they are read."""
-
-    def __init__(self, count: int, read: Callable[[], NDArray[np.int64]]) -> None:
-        self.count = count
-        self._read = read
-        self._array: NDArray[np.int64] | None = None
-
-    @classmethod
-    def of(cls, times: NDArray[np.int64]) -> StepTimes:
-        """Times that are known."""
-        return cls(len(times), lambda: times)
-
-    @property
-    def array(self) -> NDArray[np.int64]:
-        """The times, read on first use."""
-        if self._array is None:
-            self._array = read_only(self._read())
-        return self._array
-
-
 @dataclass(frozen=True, slots=True)
 class RoleSignals:
     """An attribute of `Steps`: the signals of one role."""
@@ -334,18 +314,21 @@ class Steps:
     def __init__(
         self,
         signals: Mapping[str, Signal],
-        times: StepTimes,
+        clock: StepClock,
         *,
-        clock: str,
-        outcome: Outcome = "same",
         align: Align | Mapping[str, Align] = "hold",
         max_age_ns: int | None = None,
     ) -> None:
+        """`clock` has times, and their number."""
         check_max_age(max_age_ns)
+        assert clock.times is not None
+        assert clock.count is not None
         self.signals = signals
-        self._times = times
-        self.clock = clock
-        self.outcome = outcome
+        self.clock, self.outcome, self.length = clock.name, clock.outcome, clock.count
+        """The name of the clock, how outcomes are stamped, and how many steps there are."""
+        # Without this object in it: a cycle would keep files open until the next garbage collection.
+        read = clock.times
+        self._read_times = cache(lambda: read_only(read()))
         self._align = align
         self._max_age_ns = max_age_ns
         self._made: dict[str, StepSignal] = {}
@@ -353,18 +336,13 @@ class Steps:
             if name not in signals:
                 raise KeyError(f"align names no signal {name!r}.{nearest(name, signals)}")
 
-    @property
-    def length(self) -> int:
-        """How many steps there are."""
-        return self._times.count
-
     def __len__(self) -> int:
-        return self._times.count
+        return self.length
 
     @property
     def times_ns(self) -> NDArray[np.int64]:
         """The time of each step."""
-        return self._times.array
+        return self._read_times()
 
     observations = RoleSignals("observation")
     """What was known when the action of the row was chosen."""
@@ -434,7 +412,7 @@ class Steps:
 
     def _aligned(self, signal: Signal, align: Align) -> StepSignal:
         if signal.meta.clock == self.clock and len(signal) == self.length:
-            return StepSignal(signal, self._times)  # the rows are the records
+            return StepSignal(signal, self.length, self._read_times)  # the rows are the records
         if self.comes_later(signal):  # the first record after each step and not after the next one
             following = signal._search_ts(self.times_ns) + 1
             exists = following < len(signal)
@@ -443,20 +421,17 @@ class Steps:
             limit = np.append(self.times_ns[1:], INT64_MAX)
             mask = exists & (stamps <= limit[: self.length])
             shown = Alignment(np.where(mask, held, -1), mask, ns_between(self.times_ns, stamps))
-            return StepSignal(signal, self._times, shown)
+            return StepSignal(signal, self.length, self._read_times, shown)
         if signal.meta.role in _OUTCOMES and signal.meta.clock == self.clock:
             positions = signal._search_ts(self.times_ns)
             stamps = (
                 signal._ts_at(np.maximum(positions, 0)) if len(signal) else np.zeros(self.length, np.int64)
             )
             mask = (positions >= 0) & (stamps == self.times_ns)
-            return StepSignal(
-                signal,
-                self._times,
-                Alignment(np.where(mask, positions, -1), mask, np.zeros(self.length, np.int64)),
-            )
+            shown = Alignment(np.where(mask, positions, -1), mask, np.zeros(self.length, np.int64))
+            return StepSignal(signal, self.length, self._read_times, shown)
         check_align(align, signal.meta)
-        return StepSignal(signal, self._times, align=align, max_age_ns=self._max_age_ns)
+        return StepSignal(signal, self.length, self._read_times, align=align, max_age_ns=self._max_age_ns)
 
     def comes_later(self, signal: Signal) -> bool:
         """Whether row k shows the record after step k: outcomes that were recorded with the next observation."""
@@ -499,7 +474,8 @@ class StepSignal:
     def __init__(
         self,
         signal: Signal,
-        times: StepTimes,
+        count: int,
+        read_times: Callable[[], NDArray[np.int64]],
         alignment: Alignment | None = None,
         *,
         align: Align | None = None,
@@ -507,7 +483,7 @@ class StepSignal:
     ) -> None:
         self.signal = signal
         """The signal in time."""
-        self._times = times
+        self._count, self._read_times = count, read_times
         self._alignment = alignment
         self._align: Align | None = align
         self._max_age_ns = max_age_ns
@@ -525,7 +501,7 @@ class StepSignal:
     @property
     def shape(self) -> tuple[int, ...]:
         """The whole shape, steps first."""
-        return (self._times.count, *self.row_shape)
+        return (self._count, *self.row_shape)
 
     @property
     def row_shape(self) -> tuple[int, ...]:
@@ -535,7 +511,7 @@ class StepSignal:
     @property
     def times_ns(self) -> NDArray[np.int64]:
         """The time of each step."""
-        return self._times.array
+        return self._read_times()
 
     @property
     def positions(self) -> NDArray[np.int64]:
@@ -594,7 +570,7 @@ class StepSignal:
         self.signal._bring(wanted[wanted >= 0])
 
     def __len__(self) -> int:
-        return self._times.count
+        return self._count
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         return np.array(self.data, dtype=dtype) if copy else np.asarray(self.data, dtype=dtype)
