@@ -44,8 +44,8 @@ from warpdata.errors import (
 Open = Callable[[Path], Episodes]
 """Makes a set in a new folder, and opens it."""
 Corrupt, Limit, Dtype = CorruptLayoutError, LimitExceededError, UnsupportedDtypeError
-WRONG: dict[str, tuple[Open, type[WarpError], str]] = {}
-"""Name -> the set, the error of reading all of it, and what it says."""
+Case = tuple[Open, type[WarpError], str]
+"""A set, the error of reading all of it, and what it says."""
 
 
 # RLDS.
@@ -141,91 +141,88 @@ DAMAGED_GZIP = (
     gzip.compress(RECORD)[:-8] + bytes([gzip.compress(RECORD)[-8] ^ 1]) + gzip.compress(RECORD)[-7:]
 )
 SPLIT, LISTED = "corrupted description of a split", "(exceeds its message|exceeds 64 bits)"
-WRONG |= {
-    f"rlds {name}": case
-    for name, case in {
-        "name": (example(example_of(b"", b"\xff\xfe")), Corrupt, "not a tf.train.Example: .*name is not UTF-8"),
-        "number as features": (example(field(1, b"\x05", 0)), Corrupt, "expected bytes, got an integer"),
-        "number as feature": (example(field(1, field(1, b"\x05", 0))), Corrupt, "bytes, got an integer"),
-        "cut varint": (example(example_of(field(1, b"\x0a\x80"))), Corrupt, "varint is cut"),
-        "long field": (example(example_of(field(1, b"\x0a\x05abc"))), Corrupt, LISTED),
-        "long varint": (example(example_of(field(1, b"\x0a" + b"\xff" * (1 << 20)))), Corrupt, LISTED),
-        "number as entry": (example(example_of(field(1, b"\x08\x05"))), Corrupt, "bytes, got an integer"),
-        "odd floats": (example(example_of(field(2, field(1, b"12345")))), Corrupt, "floats holds other values"),
-        "integer as float": (example(example_of(field(2, b"\x08\x05"))), Corrupt, "floats holds other values"),
-        "no end": (example(example_of(field(3, field(1, b"\x80")))), Corrupt, "the last varint has no end"),
-        "fixed32": (example(example_of(field(3, field(1, b"\1\2\3\4", 5)))), Corrupt, "ints holds other values"),
-        "fixed64": (example(example_of(field(3, field(1, bytes(8), 1)))), Corrupt, "ints holds other values"),
-        "no feature": (feature(None), Corrupt, "feature 'steps/x' is not described"),
-        "deep": (feature(deep(40)), Corrupt, "is not described"),
-        "list": (feature({"featuresDict": {"features": [1]}}), Corrupt, "'steps/x' is not described"),
-        "text as side": (feature(tensor("int64", "many")), Corrupt, "corrupted shape of feature 'steps/x'"),
-        "infinite side": (feature(tensor("int64", 1e999)), WarpError, "features.json"),
-        "shape": (feature({"tensor": {"dtype": "int64", "shape": 7}}), Corrupt, "corrupted shape of feature"),
-        "negative side": (feature(tensor("int64", -2)), Corrupt, "shape of feature 'steps/x' out of range"),
-        "many sides": (feature(tensor("int64", *[1] * 17)), Corrupt, "shape of feature 'steps/x' out of range"),
-        "complex": (feature(tensor("complex64"), floats(1, 2)), Dtype, "unsupported type 'complex64'"),
-        "float128": (feature(tensor("float128"), floats(1, 2)), Dtype, "unsupported type 'float128'"),
-        "int32": (feature(tensor("int32"), floats(1.5, 2)), Corrupt, "is int32 and holds floats"),
-        "uint64": (feature(tensor("uint64"), floats(1.5, 2)), Corrupt, "is uint64 and holds floats"),
-        "uint8": (feature(tensor("uint8"), ints(1, 256)), Corrupt, "out of range of uint8"),
-        "two open sides": (feature(tensor("int8", -1, -1), ints(1, 2)), Corrupt, STEPS),
-        "open side": (feature(tensor("int8", -1), ints(1, 2, 3)), Corrupt, STEPS),
-        "odd count": (feature(tensor("int64", 2), ints(1, 2, 3, 4, 5)), Corrupt, STEPS),
-        "more rows": (feature(tensor("int64"), ints(1, 2, 3)), Corrupt, "3 rows of 'steps/x', 2 steps"),
-        "bytes of no shape": (
-            feature(tensor("float32", -1, encoding="bytes"), entries(b"abcd", b"efgh")), Dtype, "of unknown shape"
-        ),
-        "short bytes": (feature(tensor("float32", encoding="bytes"), entries(b"abcd", b"efg")), Corrupt, "row 1 of"),
-        "absurd bytes": (
-            feature(tensor("float32", 1 << 31, 1 << 31, encoding="bytes"), entries(b"a", b"b")), Corrupt, "row 0 of"
-        ),
-        "absurd zlib": (
-            feature(tensor("float32", 1 << 31, 1 << 31, 4, encoding="zlib"), entries(PACKED, PACKED)),
-            Corrupt, "row 0 of feature 'steps/x'",
-        ),
-        "no zlib": (feature(tensor("float32", encoding="zlib"), entries(PACKED, b"none")), Corrupt, "row 1 of"),
-        "cut zlib": (feature(tensor("float32", encoding="zlib"), entries(PACKED, PACKED[:-4])), Corrupt, "row 1 of"),
-        "text of numbers": (feature(tensor("string"), ints(1, 2)), Corrupt, "'steps/x' holds numbers"),
-        "fewer lengths": (feature(ragged("int64"), rows_and_lengths(ints(1, 2), ints(2))), Corrupt, "1 rows, 2 steps"),
-        "negative length": (
-            feature(ragged("int64"), rows_and_lengths(ints(1, 2), ints(3, -1))), Corrupt, "invalid row lengths"
-        ),
-        "float length": (
-            feature(ragged("int64"), rows_and_lengths(ints(1, 2, 3), floats(1.5, 1.5))), Corrupt, "invalid row length"
-        ),
-        "wrong lengths": (feature(ragged("int64"), rows_and_lengths(ints(1, 2), ints(1, 2))), Corrupt, STEPS),
-        "absurd lengths": (
-            feature(ragged("int64", 0), rows_and_lengths(ints(), ints(1 << 62, 1 << 62))), Limit, f"row of {1 << 62}"
-        ),
-        "file format": (described(fileFormat="riegeli"), UnsupportedVersionError, "unsupported file format 'riegeli'"),
-        "splits": (described(splits={"train": 1}), Corrupt, "splits are not a list"),
-        "no split": (described(splits=[]), Corrupt, "no split has a file"),
-        "text as split": (described(splits=["train"]), Corrupt, SPLIT),
-        "split of no name": (described(splits=[{"shardLengths": ["1"]}]), Corrupt, SPLIT),
-        "text as count": (described(splits=[{"name": "train", "shardLengths": ["x"]}]), Corrupt, SPLIT),
-        "negative count": (described(splits=[{"name": "train", "shardLengths": ["-1"]}]), Corrupt, SPLIT),
-        "absurd count": (
-            described(splits=[{"name": "train", "shardLengths": [1 << 80]}]), Corrupt,
-            f"expected {1 << 80} as in dataset_info.json, got 1",
-        ),
-        "no steps": (
-            lambda folder: rlds.read(forged_set(folder / "set", {"featuresDict": {"features": {"x": tensor("int8")}}})),
-            Corrupt, "features have no 'steps'",
-        ),
-        "no files": (rlds.read, BadMagicError, r"neither a dataset_info\.json nor TFRecord files"),
-        "single values": (example(b""), BadMagicError, "TFRecords of single values, not of episodes"),
-        "cut record": (
-            wrote("a.tfrecord", RECORD + RECORD[:9], rlds.read), TruncatedError,
-            f"record at {len(RECORD)} exceeds the file",
-        ),
-        "damaged gzip": (wrote("a.tfrecord", DAMAGED_GZIP, rlds.read), Corrupt, "corrupted compressed file"),
-        "absurd record": (
-            wrote("a.tfrecord", LENGTH + records.masked_crc(LENGTH).to_bytes(4, "little") + bytes(64), rlds.read),
-            WarpError, "exceeds the file",
-        ),
-        "zeros": (wrote("a.tfrecord", bytes(64), rlds.read), ChecksumError, "length"),
-    }.items()
+RLDS: dict[str, Case] = {
+    "name": (example(example_of(b"", b"\xff\xfe")), Corrupt, "not a tf.train.Example: .*name is not UTF-8"),
+    "number as features": (example(field(1, b"\x05", 0)), Corrupt, "expected bytes, got an integer"),
+    "number as feature": (example(field(1, field(1, b"\x05", 0))), Corrupt, "bytes, got an integer"),
+    "cut varint": (example(example_of(field(1, b"\x0a\x80"))), Corrupt, "varint is cut"),
+    "long field": (example(example_of(field(1, b"\x0a\x05abc"))), Corrupt, LISTED),
+    "long varint": (example(example_of(field(1, b"\x0a" + b"\xff" * (1 << 20)))), Corrupt, LISTED),
+    "number as entry": (example(example_of(field(1, b"\x08\x05"))), Corrupt, "bytes, got an integer"),
+    "odd floats": (example(example_of(field(2, field(1, b"12345")))), Corrupt, "floats holds other values"),
+    "integer as float": (example(example_of(field(2, b"\x08\x05"))), Corrupt, "floats holds other values"),
+    "no end": (example(example_of(field(3, field(1, b"\x80")))), Corrupt, "the last varint has no end"),
+    "fixed32": (example(example_of(field(3, field(1, b"\1\2\3\4", 5)))), Corrupt, "ints holds other values"),
+    "fixed64": (example(example_of(field(3, field(1, bytes(8), 1)))), Corrupt, "ints holds other values"),
+    "no feature": (feature(None), Corrupt, "feature 'steps/x' is not described"),
+    "deep": (feature(deep(40)), Corrupt, "is not described"),
+    "list": (feature({"featuresDict": {"features": [1]}}), Corrupt, "'steps/x' is not described"),
+    "text as side": (feature(tensor("int64", "many")), Corrupt, "corrupted shape of feature 'steps/x'"),
+    "infinite side": (feature(tensor("int64", 1e999)), WarpError, "features.json"),
+    "shape": (feature({"tensor": {"dtype": "int64", "shape": 7}}), Corrupt, "corrupted shape of feature"),
+    "negative side": (feature(tensor("int64", -2)), Corrupt, "shape of feature 'steps/x' out of range"),
+    "many sides": (feature(tensor("int64", *[1] * 17)), Corrupt, "shape of feature 'steps/x' out of range"),
+    "complex": (feature(tensor("complex64"), floats(1, 2)), Dtype, "unsupported type 'complex64'"),
+    "float128": (feature(tensor("float128"), floats(1, 2)), Dtype, "unsupported type 'float128'"),
+    "int32": (feature(tensor("int32"), floats(1.5, 2)), Corrupt, "is int32 and holds floats"),
+    "uint64": (feature(tensor("uint64"), floats(1.5, 2)), Corrupt, "is uint64 and holds floats"),
+    "uint8": (feature(tensor("uint8"), ints(1, 256)), Corrupt, "out of range of uint8"),
+    "two open sides": (feature(tensor("int8", -1, -1), ints(1, 2)), Corrupt, STEPS),
+    "open side": (feature(tensor("int8", -1), ints(1, 2, 3)), Corrupt, STEPS),
+    "odd count": (feature(tensor("int64", 2), ints(1, 2, 3, 4, 5)), Corrupt, STEPS),
+    "more rows": (feature(tensor("int64"), ints(1, 2, 3)), Corrupt, "3 rows of 'steps/x', 2 steps"),
+    "bytes of no shape": (
+        feature(tensor("float32", -1, encoding="bytes"), entries(b"abcd", b"efgh")), Dtype, "of unknown shape"
+    ),
+    "short bytes": (feature(tensor("float32", encoding="bytes"), entries(b"abcd", b"efg")), Corrupt, "row 1 of"),
+    "absurd bytes": (
+        feature(tensor("float32", 1 << 31, 1 << 31, encoding="bytes"), entries(b"a", b"b")), Corrupt, "row 0 of"
+    ),
+    "absurd zlib": (
+        feature(tensor("float32", 1 << 31, 1 << 31, 4, encoding="zlib"), entries(PACKED, PACKED)),
+        Corrupt, "row 0 of feature 'steps/x'",
+    ),
+    "no zlib": (feature(tensor("float32", encoding="zlib"), entries(PACKED, b"none")), Corrupt, "row 1 of"),
+    "cut zlib": (feature(tensor("float32", encoding="zlib"), entries(PACKED, PACKED[:-4])), Corrupt, "row 1 of"),
+    "text of numbers": (feature(tensor("string"), ints(1, 2)), Corrupt, "'steps/x' holds numbers"),
+    "fewer lengths": (feature(ragged("int64"), rows_and_lengths(ints(1, 2), ints(2))), Corrupt, "1 rows, 2 steps"),
+    "negative length": (
+        feature(ragged("int64"), rows_and_lengths(ints(1, 2), ints(3, -1))), Corrupt, "invalid row lengths"
+    ),
+    "float length": (
+        feature(ragged("int64"), rows_and_lengths(ints(1, 2, 3), floats(1.5, 1.5))), Corrupt, "invalid row length"
+    ),
+    "wrong lengths": (feature(ragged("int64"), rows_and_lengths(ints(1, 2), ints(1, 2))), Corrupt, STEPS),
+    "absurd lengths": (
+        feature(ragged("int64", 0), rows_and_lengths(ints(), ints(1 << 62, 1 << 62))), Limit, f"row of {1 << 62}"
+    ),
+    "file format": (described(fileFormat="riegeli"), UnsupportedVersionError, "unsupported file format 'riegeli'"),
+    "splits": (described(splits={"train": 1}), Corrupt, "splits are not a list"),
+    "no split": (described(splits=[]), Corrupt, "no split has a file"),
+    "text as split": (described(splits=["train"]), Corrupt, SPLIT),
+    "split of no name": (described(splits=[{"shardLengths": ["1"]}]), Corrupt, SPLIT),
+    "text as count": (described(splits=[{"name": "train", "shardLengths": ["x"]}]), Corrupt, SPLIT),
+    "negative count": (described(splits=[{"name": "train", "shardLengths": ["-1"]}]), Corrupt, SPLIT),
+    "absurd count": (
+        described(splits=[{"name": "train", "shardLengths": [1 << 80]}]), Corrupt,
+        f"expected {1 << 80} as in dataset_info.json, got 1",
+    ),
+    "no steps": (
+        lambda folder: rlds.read(forged_set(folder / "set", {"featuresDict": {"features": {"x": tensor("int8")}}})),
+        Corrupt, "features have no 'steps'",
+    ),
+    "no files": (rlds.read, BadMagicError, r"neither a dataset_info\.json nor TFRecord files"),
+    "single values": (example(b""), BadMagicError, "TFRecords of single values, not of episodes"),
+    "cut record": (
+        wrote("a.tfrecord", RECORD + RECORD[:9], rlds.read), TruncatedError,
+        f"record at {len(RECORD)} exceeds the file",
+    ),
+    "damaged gzip": (wrote("a.tfrecord", DAMAGED_GZIP, rlds.read), Corrupt, "corrupted compressed file"),
+    "absurd record": (
+        wrote("a.tfrecord", LENGTH + records.masked_crc(LENGTH).to_bytes(4, "little") + bytes(64), rlds.read),
+        WarpError, "exceeds the file",
+    ),
+    "zeros": (wrote("a.tfrecord", bytes(64), rlds.read), ChecksumError, "length"),
 }  # fmt: skip
 
 
@@ -287,49 +284,72 @@ def array_as_group(folder: Path) -> Episodes:
 
 
 DEMO = "data/demo_1"
-WRONG |= {
-    f"hdf5 {name}": case
-    for name, case in {
-        "count": (demos(lambda f: f[DEMO].attrs.modify("num_samples", 6)), Corrupt, "demo_1"),
-        "short": (demos(put(f"{DEMO}/obs/object", np.zeros((4, 3), "f4"))), Corrupt, "demo_1"),
-        "no actions": (demos(put(f"{DEMO}/actions", None)), Corrupt, "demo_1"),
-        "link": (demos(put(f"{DEMO}/obs/x", h5py.ExternalLink("../../secret.h5", "/data"))), Corrupt, "demo_1"),
-        "external": (
-            demos(lambda f: f[DEMO].create_dataset("raw", (5,), "u1", external=[("../../etc/host", 0, 5)])), Corrupt,
-            "demo_1",
-        ),
-        "chunks": (
-            demos(lambda f: f[DEMO].create_dataset("big", (5, 1 << 29), "f8", chunks=(5, 1 << 26))), Limit, "demo_1"
-        ),
-        "loop": (
-            demos(lambda f: f.__setitem__(f"{DEMO}/obs/loop", f[f"{DEMO}/obs"])), Limit,
-            "nested too deeply, or inside themselves",
-        ),
-        "reference": (
-            demos(lambda f: f[f"{DEMO}/obs/object"].attrs.__setitem__("where", f["data"].ref)), Dtype,
-            "attribute 'where' of .* holds a value that cannot be kept",
-        ),
-        "table of text": (demos(put(f"{DEMO}/obs/words", np.full((5, 2), b"w", "S4"))), Dtype, "holds tables of text"),
-        "records": (demos(put(f"{DEMO}/obs/pairs", np.zeros(5, [("a", "f4"), ("b", "f8")]))), Dtype, "pairs' holds "),
-        "no text": (demos(put(f"{DEMO}/obs/words", np.full(5, b"\xff\xfe", "S2"))), Corrupt, "that is not UTF-8"),
-        "cloud": (
-            demos(lambda f: f[DEMO].create_dataset("cloud", (1 << 32,), "u1", chunks=(1 << 20,))), Corrupt,
-            "'cloud' of episode 'demo_1' has no row per step",
-        ),
-        "no group": (mapped({"episodes": "runs/*"}), Corrupt, r"no group is called 'runs/\*'; there are data, ends"),
-        "no inner group": (mapped({"episodes": "data/run*"}), Corrupt, r"no group is called 'data/run\*'; there"),
-        "array as group": (mapped({"episodes": "ends/*"}), Corrupt, r"no group is called 'ends/\*'; there are data"),
-        "group as ends": (mapped({"ends": "data"}), Corrupt, "'data' is not an array"),
-        "no ends": (mapped({"ends": "nowhere"}), Corrupt, "there is no 'nowhere' in the file"),
-        **{
-            short: (d4rl(short), Corrupt, rf"'{short}' has shape \(9,\), there are 10 actions")
-            for short in ("terminals", "timeouts", "rewards")
-        },
-        "no demos": (array_as_group, Corrupt, "'/data' is not a group"),
-        "no hdf5": (wrote("a.hdf5", b"nothing of the kind", hdf5.read), FormatError, "not an HDF5 file"),
-        "head": (wrote("a.hdf5", b"\x89HDF\r", hdf5.read), TruncatedError, "the file ends before its contents do"),
-    }.items()
-}  # fmt: skip
+HDF5: dict[str, Case] = {
+    "count": (demos(lambda f: f[DEMO].attrs.modify("num_samples", 6)), Corrupt, "demo_1"),
+    "short": (demos(put(f"{DEMO}/obs/object", np.zeros((4, 3), "f4"))), Corrupt, "demo_1"),
+    "no actions": (demos(put(f"{DEMO}/actions", None)), Corrupt, "demo_1"),
+    "link": (demos(put(f"{DEMO}/obs/x", h5py.ExternalLink("../../secret.h5", "/data"))), Corrupt, "demo_1"),
+    "external": (
+        demos(lambda f: f[DEMO].create_dataset("raw", (5,), "u1", external=[("../../etc/host", 0, 5)])),
+        Corrupt,
+        "demo_1",
+    ),
+    "chunks": (
+        demos(lambda f: f[DEMO].create_dataset("big", (5, 1 << 29), "f8", chunks=(5, 1 << 26))),
+        Limit,
+        "demo_1",
+    ),
+    "loop": (
+        demos(lambda f: f.__setitem__(f"{DEMO}/obs/loop", f[f"{DEMO}/obs"])),
+        Limit,
+        "nested too deeply, or inside themselves",
+    ),
+    "reference": (
+        demos(lambda f: f[f"{DEMO}/obs/object"].attrs.__setitem__("where", f["data"].ref)),
+        Dtype,
+        "attribute 'where' of .* holds a value that cannot be kept",
+    ),
+    "table of text": (
+        demos(put(f"{DEMO}/obs/words", np.full((5, 2), b"w", "S4"))),
+        Dtype,
+        "holds tables of text",
+    ),
+    "records": (
+        demos(put(f"{DEMO}/obs/pairs", np.zeros(5, [("a", "f4"), ("b", "f8")]))),
+        Dtype,
+        "pairs' holds ",
+    ),
+    "no text": (demos(put(f"{DEMO}/obs/words", np.full(5, b"\xff\xfe", "S2"))), Corrupt, "that is not UTF-8"),
+    "cloud": (
+        demos(lambda f: f[DEMO].create_dataset("cloud", (1 << 32,), "u1", chunks=(1 << 20,))),
+        Corrupt,
+        "'cloud' of episode 'demo_1' has no row per step",
+    ),
+    "no group": (
+        mapped({"episodes": "runs/*"}),
+        Corrupt,
+        r"no group is called 'runs/\*'; there are data, ends",
+    ),
+    "no inner group": (mapped({"episodes": "data/run*"}), Corrupt, r"no group is called 'data/run\*'; there"),
+    "array as group": (
+        mapped({"episodes": "ends/*"}),
+        Corrupt,
+        r"no group is called 'ends/\*'; there are data",
+    ),
+    "group as ends": (mapped({"ends": "data"}), Corrupt, "'data' is not an array"),
+    "no ends": (mapped({"ends": "nowhere"}), Corrupt, "there is no 'nowhere' in the file"),
+    **{
+        short: (d4rl(short), Corrupt, rf"'{short}' has shape \(9,\), there are 10 actions")
+        for short in ("terminals", "timeouts", "rewards")
+    },
+    "no demos": (array_as_group, Corrupt, "'/data' is not a group"),
+    "no hdf5": (wrote("a.hdf5", b"nothing of the kind", hdf5.read), FormatError, "not an HDF5 file"),
+    "head": (
+        wrote("a.hdf5", b"\x89HDF\r", hdf5.read),
+        TruncatedError,
+        "the file ends before its contents do",
+    ),
+}
 
 
 # Zarr.
@@ -365,19 +385,16 @@ def large_beside(folder: Path) -> Episodes:
     return ends_of(np.array([4], "<i8"))(folder)
 
 
-WRONG |= {
-    f"zarr {name}": case
-    for name, case in {
-        "ends that fall": (ends_of(np.array([3, 2, 4], "<i8")), Corrupt, "ends"),
-        "ends before the end": (ends_of(np.array([1, 3], "<i8")), Corrupt, "ends at"),
-        "negative end": (ends_of(np.array([-1, 4], "<i8")), Corrupt, "ends"),
-        "float ends": (ends_of(np.array([4.0])), Corrupt, r"'meta/episode_ends' holds \w+64\["),
-        "table of ends": (ends_of(np.array([[4]])), Corrupt, r"'meta/episode_ends' holds \w+64\["),
-        "one end": (ends_of(np.array(4)), Corrupt, r"'meta/episode_ends' holds \w+64\["),
-        "no data": (ends_of(np.array([4], "<i8"), has_data=False), Corrupt, "without any array in 'data'"),
-        "no ends": (zarr.read, BadMagicError, "there is no 'meta/episode_ends'"),
-        "large beside": (large_beside, Limit, "'meta/other' is larger than metadata can be"),
-    }.items()
+ZARR: dict[str, Case] = {
+    "ends that fall": (ends_of(np.array([3, 2, 4], "<i8")), Corrupt, "ends"),
+    "ends before the end": (ends_of(np.array([1, 3], "<i8")), Corrupt, "ends at"),
+    "negative end": (ends_of(np.array([-1, 4], "<i8")), Corrupt, "ends"),
+    "float ends": (ends_of(np.array([4.0])), Corrupt, r"'meta/episode_ends' holds \w+64\["),
+    "table of ends": (ends_of(np.array([[4]])), Corrupt, r"'meta/episode_ends' holds \w+64\["),
+    "one end": (ends_of(np.array(4)), Corrupt, r"'meta/episode_ends' holds \w+64\["),
+    "no data": (ends_of(np.array([4], "<i8"), has_data=False), Corrupt, "without any array in 'data'"),
+    "no ends": (zarr.read, BadMagicError, "there is no 'meta/episode_ends'"),
+    "large beside": (large_beside, Limit, "'meta/other' is larger than metadata can be"),
 }
 
 
@@ -442,34 +459,41 @@ def numbers(rows: int) -> Any:
 
 
 WIDE = pa.list_(pa.float32(), 77)
-WRONG |= {
-    f"minari {name}": case
-    for name, case in {
-        "count": (minari_json("metadata.json", total_episodes=4), FormatError, "4 episodes, there are 3"),
-        "format": (minari_json("metadata.json", data_format="pickle"), FormatError, "stored as 'pickle'"),
-        "space": (minari_json("metadata.json", observation_space="{"), FormatError, "observation_space"),
-        "number as space": (minari_json("metadata.json", observation_space=3), FormatError, "it is not text"),
-        "steps": (minari_json("1/metadata.json", total_steps=7), Corrupt, "episode_1.*7 steps"),
-        **{
-            f"steps {value}": (minari_json("0/metadata.json", total_steps=value), Corrupt, "episode_0.*steps")
-            for value in (float("inf"), float("nan"), 1e999, "many", [7], {"a": 1})
-        },
-        "no metadata": (without("1/metadata.json"), WarpError, r"data/1/metadata\.json"),
-        "no table": (without("2/part-0.arrow"), Corrupt, "3 episodes, there are 2"),
-        "no row": (no_rows, Corrupt, r"the table of the episode is empty.*episode_1"),
-        "no rewards": (minari_column("rewards", lambda n: None), Corrupt, "has no rewards.*episode_1"),
-        "gap": (infos(None, 1), Corrupt, "missing values.*data/1"),
-        "gap in a list": (infos([None, 1], [1, 2]), Corrupt, "missing values.*data/1"),
-        "gap above": (minari_column("infos", gaps_above), Corrupt, "'infos/y' has missing values.*data/1"),
-        "lists of two lengths": (infos([1], [1, 2]), Dtype, "lists of different lengths.*data/1"),
-        "lists of text": (infos(["a"], ["a"]), Dtype, "'infos/y' holds list.*data/1"),
-        "no number as shape": (minari_column("infos", numbers, {"shape": "2,x"}), Corrupt, "damaged shape of column"),
-        "another shape": (minari_column("infos", numbers, {"shape": "2,2"}), Corrupt, r"of \[\], expected \[2, 2\]"),
-        "another action": (
-            minari_column("actions", lambda n: pa.array([[1.0] * 77] * n, WIDE)), Corrupt, r"'actions' has rows of \[77"
-        ),
-    }.items()
-}  # fmt: skip
+MINARI: dict[str, Case] = {
+    "count": (minari_json("metadata.json", total_episodes=4), FormatError, "4 episodes, there are 3"),
+    "format": (minari_json("metadata.json", data_format="pickle"), FormatError, "stored as 'pickle'"),
+    "space": (minari_json("metadata.json", observation_space="{"), FormatError, "observation_space"),
+    "number as space": (minari_json("metadata.json", observation_space=3), FormatError, "it is not text"),
+    "steps": (minari_json("1/metadata.json", total_steps=7), Corrupt, "episode_1.*7 steps"),
+    **{
+        f"steps {value}": (minari_json("0/metadata.json", total_steps=value), Corrupt, "episode_0.*steps")
+        for value in (float("inf"), float("nan"), 1e999, "many", [7], {"a": 1})
+    },
+    "no metadata": (without("1/metadata.json"), WarpError, r"data/1/metadata\.json"),
+    "no table": (without("2/part-0.arrow"), Corrupt, "3 episodes, there are 2"),
+    "no row": (no_rows, Corrupt, r"the table of the episode is empty.*episode_1"),
+    "no rewards": (minari_column("rewards", lambda n: None), Corrupt, "has no rewards.*episode_1"),
+    "gap": (infos(None, 1), Corrupt, "missing values.*data/1"),
+    "gap in a list": (infos([None, 1], [1, 2]), Corrupt, "missing values.*data/1"),
+    "gap above": (minari_column("infos", gaps_above), Corrupt, "'infos/y' has missing values.*data/1"),
+    "lists of two lengths": (infos([1], [1, 2]), Dtype, "lists of different lengths.*data/1"),
+    "lists of text": (infos(["a"], ["a"]), Dtype, "'infos/y' holds list.*data/1"),
+    "no number as shape": (
+        minari_column("infos", numbers, {"shape": "2,x"}),
+        Corrupt,
+        "damaged shape of column",
+    ),
+    "another shape": (
+        minari_column("infos", numbers, {"shape": "2,2"}),
+        Corrupt,
+        r"of \[\], expected \[2, 2\]",
+    ),
+    "another action": (
+        minari_column("actions", lambda n: pa.array([[1.0] * 77] * n, WIDE)),
+        Corrupt,
+        r"'actions' has rows of \[77",
+    ),
+}
 
 
 # Bags, replay.
@@ -515,14 +539,24 @@ def chunk(length: int = 3, successor: str = "0" * 22, **arrays: Any) -> Open:
 
 ZSTD = encode_bytes("zstd", bytes(range(256)) * 99)
 BOMB = encode_bytes("zstd", b"SQLite format 3\0" + bytes(1 << 27))
-WRONG |= {
+BAGS: dict[str, Case] = {
     "bag topic": (bag(TOPIC.replace("1 AS id", "'one' AS id")), Corrupt, "corrupted topic of a bag"),
     "bag topic of no name": (bag(TOPIC.replace("'/t'", "NULL")), Corrupt, "corrupted topic of a bag"),
-    "bag serialization": (bag(TOPIC.replace("'cdr'", "'cbor'")), FormatError, "serialization 'cbor' of topic '/t'"),
+    "bag serialization": (
+        bag(TOPIC.replace("'cdr'", "'cbor'")),
+        FormatError,
+        "serialization 'cbor' of topic '/t'",
+    ),
     "bag time": (bag(messages=MESSAGE.replace("5 AS", "-5 AS")), Corrupt, "corrupted message of a bag"),
-    "bag row": (bag(messages=MESSAGE.replace("1 AS id", "NULL AS id")), Corrupt, "corrupted message of a bag"),
+    "bag row": (
+        bag(messages=MESSAGE.replace("1 AS id", "NULL AS id")),
+        Corrupt,
+        "corrupted message of a bag",
+    ),
     "bag lost row": (
-        bag(messages=MESSAGE.replace("1 AS id", "abs(random()) AS id")), TruncatedError, "message of a bag is missing"
+        bag(messages=MESSAGE.replace("1 AS id", "abs(random()) AS id")),
+        TruncatedError,
+        "message of a bag is missing",
     ),
     "bag text": (bag(messages=MESSAGE.partition(", x'")[0] + ", 'text' AS data"), Corrupt, "is not bytes"),
     "bag columns": (bag(messages="1 AS topic_id"), Corrupt, "corrupted SQLite file"),
@@ -533,18 +567,30 @@ WRONG |= {
             *("UPDATE messages SET timestamp = -5", "DROP TABLE messages"),
         )
     },
-    "bag magic": (wrote("x.db3", b"SQLite format 2\0" + bytes(100), rosbag2.read), BadMagicError, "not an SQLite"),
-    "bag zstd of text": (wrote("x.db3.zstd", encode_bytes("zstd", b"no"), rosbag2.read), BadMagicError, "not an SQL"),
+    "bag magic": (
+        wrote("x.db3", b"SQLite format 2\0" + bytes(100), rosbag2.read),
+        BadMagicError,
+        "not an SQLite",
+    ),
+    "bag zstd of text": (
+        wrote("x.db3.zstd", encode_bytes("zstd", b"no"), rosbag2.read),
+        BadMagicError,
+        "not an SQL",
+    ),
     "bag cut zstd": (wrote("x.db3.zstd", ZSTD[:-9], rosbag2.read), FormatError, r"x\.db3\.zstd"),
     "bag empty zstd": (wrote("x.db3.zstd", b"", rosbag2.read), FormatError, r"x\.db3\.zstd"),
     "bag bomb": (wrote("bomb.db3.zstd", BOMB, rosbag2.read), Limit, "bomb"),
-    "bag pages": (wrote("x.db3", b"SQLite format 3\0" + bytes(100), rosbag2.read), Corrupt, "corrupted SQLite file"),
+    "bag pages": (
+        wrote("x.db3", b"SQLite format 3\0" + bytes(100), rosbag2.read),
+        Corrupt,
+        "corrupted SQLite file",
+    ),
     "bag folder": (rosbag2.read, BlobNotFoundError, "folder has no recording"),
     "dreamer length": (chunk(length=4), Corrupt, "states 4 rows"),
     "dreamer array": (chunk(image=np.zeros((2, 1))), Corrupt, r"'image' has shape \[2, 1\]"),
     "dreamer pickle": (chunk(image=np.array([{}, 1, 2], object)), Dtype, "Python objects"),
     "dreamer circle": (chunk(successor="1" * 22), Corrupt, "in a circle"),
-}  # fmt: skip
+}
 
 
 # WebDataset, plain archives and tables.
@@ -611,26 +657,36 @@ def huge_array(folder: Path) -> Episodes:
 
 ONES, ROWS, STILL = npy(np.ones(3)), npy(np.arange(4.0)), still()
 CHANGES, MISSING = "changes from step to step", "'x' has missing values"
-WRONG |= {
-    f"webdataset {name}": case
-    for name, case in {
-        "place": (wrote("bad.tar", tar({"../ep.a.npy": ONES}), webdataset.read), Corrupt, r"bad\.tar"),
-        "pickle": (shard(ep_a_npy=npy(np.array([{}, 1], object))), Dtype, r"bad\.tar"),
-        "cut array": (shard(ep_a_npy=npy(np.ones(300))[:-8]), Corrupt, r"bad\.tar"),
-        "cut gzip": (shard(ep_a_npy_gz=gzip.compress(npy(np.ones(300)))[:-30]), Limit, r"bad\.tar"),
-        "no gzip": (shard(ep_a_npy_gz=b"\x1f\x8b no deflate"), Corrupt, "damaged gzip field"),
-        "no number": (shard(ep_cls=b"many"), Corrupt, r"bad\.tar"),
-        "no text": (shard(ep_txt=b"\xff\xfe"), Corrupt, r"bad\.tar"),
-        "field twice": (shard(ep_a_npy=ONES, ep_A_npy=ONES), Corrupt, "duplicate field"),
-        "sample twice": (shard(a_x_npy=ONES, b_x_npy=ONES, a_y_npy=ONES), Corrupt, "duplicate sample 'a'"),
-        "text array": (shard(ep_a_npy=npy(np.array(["a", "b"]))), Dtype, "unsupported dtype <U1"),
-        "frame twice": (shard(ep_a_npy=ONES, ep_c_1_png=STILL, ep_c_01_png=STILL), Corrupt, "frames of 'c' have one"),
-        "large number": (shard(ep__0_cls=b"1", ep__1_cls=b"9" * 20), Corrupt, "'cls' has a number of more than 64"),
-        "shape": (shard(ep__0_a_npy=npy(np.ones((2, 2))), ep__1_a_npy=npy(np.ones((2, 3)))), Corrupt, CHANGES),
-        "type": (shard(ep__0_a_npy=npy(np.ones(2)), ep__1_a_npy=npy(np.ones(2, "f4"))), Corrupt, CHANGES),
-        "compressed": (wrote("a.tar", gzip.compress(tar({"a.npy": b""})), webdataset.read), BadMagicError, "a whole"),
-    }.items()
-} | {
+WEBDATASET: dict[str, Case] = {
+    "place": (wrote("bad.tar", tar({"../ep.a.npy": ONES}), webdataset.read), Corrupt, r"bad\.tar"),
+    "pickle": (shard(ep_a_npy=npy(np.array([{}, 1], object))), Dtype, r"bad\.tar"),
+    "cut array": (shard(ep_a_npy=npy(np.ones(300))[:-8]), Corrupt, r"bad\.tar"),
+    "cut gzip": (shard(ep_a_npy_gz=gzip.compress(npy(np.ones(300)))[:-30]), Limit, r"bad\.tar"),
+    "no gzip": (shard(ep_a_npy_gz=b"\x1f\x8b no deflate"), Corrupt, "damaged gzip field"),
+    "no number": (shard(ep_cls=b"many"), Corrupt, r"bad\.tar"),
+    "no text": (shard(ep_txt=b"\xff\xfe"), Corrupt, r"bad\.tar"),
+    "field twice": (shard(ep_a_npy=ONES, ep_A_npy=ONES), Corrupt, "duplicate field"),
+    "sample twice": (shard(a_x_npy=ONES, b_x_npy=ONES, a_y_npy=ONES), Corrupt, "duplicate sample 'a'"),
+    "text array": (shard(ep_a_npy=npy(np.array(["a", "b"]))), Dtype, "unsupported dtype <U1"),
+    "frame twice": (
+        shard(ep_a_npy=ONES, ep_c_1_png=STILL, ep_c_01_png=STILL),
+        Corrupt,
+        "frames of 'c' have one",
+    ),
+    "large number": (
+        shard(ep__0_cls=b"1", ep__1_cls=b"9" * 20),
+        Corrupt,
+        "'cls' has a number of more than 64",
+    ),
+    "shape": (shard(ep__0_a_npy=npy(np.ones((2, 2))), ep__1_a_npy=npy(np.ones((2, 3)))), Corrupt, CHANGES),
+    "type": (shard(ep__0_a_npy=npy(np.ones(2)), ep__1_a_npy=npy(np.ones(2, "f4"))), Corrupt, CHANGES),
+    "compressed": (
+        wrote("a.tar", gzip.compress(tar({"a.npy": b""})), webdataset.read),
+        BadMagicError,
+        "a whole",
+    ),
+}
+PLAIN: dict[str, Case] = {
     "npz twice": (members(("x.npy", ROWS), ("x.npy", npy(np.zeros(4)))), Corrupt, "duplicate member 'x.npy'"),
     "npz cut": (members(("x.npy", ROWS[:-8])), Corrupt, "the array is truncated"),
     "npz no array": (members(("x.npy", b"no array")), Corrupt, "x"),
@@ -640,11 +696,16 @@ WRONG |= {
     "npz bomb": (huge_array, Limit, r"a\.npz"),
     "npz place": (members(("../x.npy", b"")), Corrupt, "leads out"),
     "npz lengths": (
-        members(("state.npy", npy(np.zeros(9))), ("action.npy", npy(np.zeros((4, 1))))), Corrupt,
+        members(("state.npy", npy(np.zeros(9))), ("action.npy", npy(np.zeros((4, 1))))),
+        Corrupt,
         "'state' of episode 'a' has 9 rows, there are 4 steps",
     ),
     "npz folder": (npz.read, BlobNotFoundError, r"no \.npz file in this folder"),
-    "npz zip": (wrote("a.npz", b"PK\x03\x04" + bytes(40), npz.read), Corrupt, "not a readable archive of arrays"),
+    "npz zip": (
+        wrote("a.npz", b"PK\x03\x04" + bytes(40), npz.read),
+        Corrupt,
+        "not a readable archive of arrays",
+    ),
     "table gap": (table(pa.array([1, None])), Corrupt, MISSING),
     "table gap in a list": (table(pa.array([[1, None], [3, 4]])), Corrupt, MISSING),
     "table gap of a list": (table(pa.array([[[1], [2]], [[3], None]])), Corrupt, MISSING),
@@ -656,7 +717,13 @@ WRONG |= {
     "table mapping": (table([1, 2], ends="end"), Corrupt, "no column 'end'"),
     "table order": (episodes_apart, Corrupt, "are not neighbours"),
     "table folder": (parquet.read, BlobNotFoundError, r"no \.parquet file"),
-}  # fmt: skip
+}
+
+
+TABLES = {"rlds": RLDS, "hdf5": HDF5, "zarr": ZARR, "minari": MINARI, "webdataset": WEBDATASET}
+WRONG = (
+    {f"{kind} {name}": case for kind, cases in TABLES.items() for name, case in cases.items()} | BAGS | PLAIN
+)
 
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")
