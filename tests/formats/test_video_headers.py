@@ -15,9 +15,8 @@ from warpdata.bytekit.io.files import FileRangeReader
 from warpdata.catalog.read.media import decode_video_frame
 from warpdata.errors import CorruptLayoutError, FormatError
 from warpdata.formats.episodedir import video
-from warpdata.formats.episodedir.documents import FrameShape, Stream
+from warpdata.formats.episodedir.documents import Description, FrameShape, Stream
 from warpdata.formats.episodedir.frame_index import FrameIndex, locate_frames
-from warpdata.formats.episodedir.signal_file import Description
 
 
 @pytest.fixture

@@ -261,8 +261,9 @@ class Episode(Mapping[str, Any]):
                 clock if clock.count is not None else StepClock.of(clock.name, clock.times(), clock.outcome)
             )
         signals = self._source.signals
-        signal = signals.get(clock.name)
-        if signal is None:
+        if clock.name in signals:
+            signal = signals[clock.name]
+        else:
             shared = [each for each in signals.values() if each.meta.clock == clock.name]
             if not shared:
                 fact = f"the step clock {clock.name!r} is not a signal or clock of this episode"

@@ -28,6 +28,7 @@ from warpdata.errors import require_word
 from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.containers import VideoSink
 from warpdata.formats.episodedir.documents import (
+    Description,
     FileSum,
     FrameShape,
     Stream,
@@ -41,7 +42,6 @@ from warpdata.formats.episodedir.frame_index import (
     pack_mark,
     write_frame_index,
 )
-from warpdata.formats.episodedir.signal_file import Description
 from warpdata.formats.episodedir.video import DEFAULT_PRESET, VideoEncoder, probe
 from warpdata.formats.journal.layout import FRAMES_KIND
 from warpdata.formats.journal.slots import SlotFile

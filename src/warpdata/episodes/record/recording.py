@@ -56,6 +56,7 @@ from warpdata.errors import (
 )
 from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.documents import (
+    Description,
     FileSum,
     VideoOptions,
     check_name,
@@ -65,7 +66,6 @@ from warpdata.formats.episodedir.documents import (
     signal_file,
     static_bytes,
 )
-from warpdata.formats.episodedir.signal_file import Description
 from warpdata.formats.episodedir.video import check_installed, check_options
 from warpdata.formats.journal.mapped_file import remove_file
 

@@ -50,6 +50,7 @@ from warpdata.errors import (
 )
 from warpdata.formats.episodedir import containers, layout
 from warpdata.formats.episodedir.documents import (
+    Description,
     FileSum,
     VideoOptions,
     check_name,
@@ -68,7 +69,7 @@ from warpdata.formats.episodedir.frame_index import (
     plan_of,
     read_frame_index,
 )
-from warpdata.formats.episodedir.signal_file import Description, parse_signal
+from warpdata.formats.episodedir.signal_file import parse_signal
 from warpdata.formats.episodedir.video import list_packets, probe, stream_of
 from warpdata.formats.journal.mapped_file import move_to_disk
 

@@ -31,9 +31,8 @@ from warpdata.episodes.sources.disk_episode import DiskEpisode
 from warpdata.episodes.sources.shard_episode import episode_of_shard
 from warpdata.errors import BlobNotFoundError, WarpError
 from warpdata.formats.episodedir import layout
-from warpdata.formats.episodedir.documents import restored_static, suffix_for
+from warpdata.formats.episodedir.documents import Description, restored_static, suffix_for
 from warpdata.formats.episodedir.frame_index import FrameIndex, index_of_marks
-from warpdata.formats.episodedir.signal_file import Description
 from warpdata.formats.journal.layout import ROW_STREAM, SIGNALS_JOURNAL, WORK_SUFFIX
 from warpdata.formats.journal.reader import JournalReader
 from warpdata.formats.wshard.reader import ShardReader

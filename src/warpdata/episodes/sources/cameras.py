@@ -26,7 +26,7 @@ from warpdata.bytekit.lazy import cached_property
 from warpdata.bytekit.process import system
 from warpdata.bytekit.process.forks import Reopens, run_in_child
 from warpdata.errors import CorruptLayoutError, FormatError, TruncatedError
-from warpdata.formats.episodedir.documents import FileSum, Stream
+from warpdata.formats.episodedir.documents import Description, FileSum, Stream, Summary
 from warpdata.formats.episodedir.frame_index import (
     FrameIndex,
     FrameReader,
@@ -45,7 +45,6 @@ from warpdata.formats.episodedir.pictures import (
     still_of,
 )
 from warpdata.formats.episodedir.scaling import ImageView
-from warpdata.formats.episodedir.signal_file import Description, Summary
 from warpdata.formats.episodedir.video import Picture, keep_picture, list_packets
 from warpdata.formats.journal.reader import check_not_unfinished
 from warpdata.timeline.meta import OBJECT, Role, RowType, SignalMeta, as_kind, as_role, guess_role

@@ -26,8 +26,10 @@ from warpdata.errors import (
 )
 from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.documents import (
+    Description,
     FileSum,
     Folder,
+    Summary,
     files_below,
     find_signals,
     read_meta,
@@ -35,7 +37,7 @@ from warpdata.formats.episodedir.documents import (
     signal_file,
     suffix_for,
 )
-from warpdata.formats.episodedir.signal_file import Description, Summary, read_signal, read_summary
+from warpdata.formats.episodedir.signal_file import read_signal, read_summary
 from warpdata.formats.journal.layout import SIGNALS_JOURNAL
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.meta import SignalMeta

@@ -15,8 +15,7 @@ from warpdata.episodes.sources.cameras import VideoSignal, signal_meta
 from warpdata.episodes.sources.disk_episode import SimpleSignal
 from warpdata.episodes.sources.shard_episode import DIRECTORY_BLOCK, BlockSignal, RaggedRows
 from warpdata.errors import CorruptLayoutError
-from warpdata.formats.episodedir.documents import restored_static
-from warpdata.formats.episodedir.signal_file import Description
+from warpdata.formats.episodedir.documents import Description, restored_static
 from warpdata.formats.wshard.chunks import ChunkList, validate_chunk_continuity
 from warpdata.formats.wshard.layout import META_EPISODE, TIMESTAMPS_NS
 from warpdata.formats.wshard.reader import ShardReader

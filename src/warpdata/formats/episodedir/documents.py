@@ -1,4 +1,4 @@
-"""The documents of an episode directory: names of signals, static.json, meta.json and edits.jsonl."""
+"""The documents of an episode directory: names, static.json, meta.json, edits.jsonl, and what they state of signals."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from warpdata.bytekit.arrays import DTYPE_NAMES, dtype_named
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.io.append_file import AppendFile
 from warpdata.bytekit.io.files import FileRangeReader
@@ -547,3 +548,84 @@ def choose_codec(shape: FrameShape, options: VideoOptions) -> str:
 def suffix_for(codec: str) -> str:
     """The file name ending of a codec's container."""
     return ".mkv" if codec == "ffv1" else ".mp4"
+
+
+_ABOUT_ROLE = ("role", "of", "model", "clock")
+_OBJECT_KINDS = ("text", "bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What one signal holds, as it is stored beside its values."""
+
+    kind: str
+    dtype: str
+    shape: tuple[int, ...]
+    units: str | None = None
+    names: tuple[str, ...] | None = None
+    role: str | None = None
+    of: str | None = None
+    model: str | None = None
+    clock: str | None = None
+    rate_hz: float | None = None
+    """Of sound: samples in a second."""
+
+    @property
+    def is_ragged(self) -> bool:
+        """Whether a value has any number of rows, each of `shape`."""
+        return self.kind in layout.RAGGED_KINDS
+
+    @property
+    def is_object(self) -> bool:
+        """Whether values are text, bytes or arrays of varying length."""
+        return self.kind in _OBJECT_KINDS or self.is_ragged
+
+    def frame_shape(self) -> FrameShape:
+        """The shape of the frames of a camera; ValueError where no frame is like this."""
+        return FrameShape.of_values(self.shape, dtype_named(self.dtype).dtype)
+
+    def to_json(self) -> dict[str, Any]:
+        """The description as JSON holds it."""
+        entry: dict[str, Any] = {"kind": self.kind, "dtype": self.dtype, "shape": list(self.shape)}
+        if self.units is not None:
+            entry["units"] = self.units
+        if self.names is not None:
+            entry["names"] = list(self.names)
+        for key in _ABOUT_ROLE:
+            if (value := getattr(self, key)) is not None:
+                entry[key] = value
+        return entry if self.rate_hz is None else {**entry, "sample_rate_hz": self.rate_hz}
+
+    @classmethod
+    def from_json(cls, entry: Any, path: str) -> Description:
+        """Check a stored description."""
+        try:
+            shape = tuple(int(side) for side in entry["shape"])
+            names = None if entry.get("names") is None else tuple(str(name) for name in entry["names"])
+            about = {key: None if entry.get(key) is None else str(entry[key]) for key in _ABOUT_ROLE}
+            stated = entry.get("sample_rate_hz")
+            rate = None if stated is None else float(stated)
+            kind, dtype = str(entry["kind"]), str(entry["dtype"])
+            made = cls(kind, dtype, shape, entry.get("units"), names, **about, rate_hz=rate)
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
+            raise CorruptLayoutError("the description of the signal is damaged", path=path) from None
+        is_known = made.dtype in DTYPE_NAMES or (made.kind in _OBJECT_KINDS and made.dtype == made.kind)
+        is_sound = made.kind == "sound"
+        has_rate = rate is not None and 0 < rate < 1e9 and made.dtype in layout.SOUND_DTYPES
+        is_valid = made.kind in layout.KINDS and is_known and all(side > 0 for side in shape)
+        is_valid = is_valid and math.prod(shape) <= layout.MAX_RECORDS
+        if not is_valid or has_rate != is_sound or (is_sound and len(shape) > 1):
+            raise CorruptLayoutError(f"a signal of kind {made.kind!r}, type {made.dtype!r}", path=path)
+        if made.role is not None and made.role not in layout.ROLES:
+            raise CorruptLayoutError(f"a signal with the role {made.role!r}", path=path)
+        return made
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Description of a signal, number of records, first and last time."""
+
+    description: Description
+    count: int
+    first_ts_ns: int | None
+    last_ts_ns: int | None

@@ -20,9 +20,16 @@ from warpdata.bytekit.io.ranges import RangeReader, open_buffered, retry_damaged
 from warpdata.bytekit.process.forks import PerProcess
 from warpdata.errors import BlobNotFoundError, ChecksumError, CorruptLayoutError, FormatError, StoreError
 from warpdata.formats.episodedir import layout
-from warpdata.formats.episodedir.documents import STILL_CODECS, FileSum, FrameShape, Stream, read_bytes
+from warpdata.formats.episodedir.documents import (
+    STILL_CODECS,
+    Description,
+    FileSum,
+    FrameShape,
+    Stream,
+    read_bytes,
+)
 from warpdata.formats.episodedir.pictures import PictureDecoder
-from warpdata.formats.episodedir.signal_file import Description, ParquetFooter, check_clock, write_columns
+from warpdata.formats.episodedir.signal_file import ParquetFooter, check_clock, write_columns
 from warpdata.formats.episodedir.video import Picture, VideoDecoder, list_packets
 
 _SUMMED_FRAMES = 64
