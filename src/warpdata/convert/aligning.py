@@ -105,7 +105,7 @@ def steps_with(episode: Episode, options: AlignOptions) -> Steps:
             # A last step is no row if it only observes, or if a trim cut off its reward or flags.
             steps, is_cut = episode.steps, False
             if steps.outcome == "next":
-                outcomes = [name for name, each in episode.signals.items() if each.meta.role in OUTCOMES]
+                outcomes = [name for name, signal in episode.signals.items() if signal.meta.role in OUTCOMES]
                 masks = [steps[name].mask for name in outcomes]
                 is_cut = any(len(mask) > 1 and bool(mask[:-1].all()) and not mask[-1] for mask in masks)
             if not len(steps) or not (is_cut or episode.meta.get(LAST_ROW) == "observation"):

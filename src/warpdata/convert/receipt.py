@@ -221,7 +221,7 @@ class ConversionReceipt(Receipt):
     @property
     def is_exact(self) -> bool:
         """Whether every signal of every episode was kept exactly."""
-        return self.is_complete and all(set(each.counts) == {"kept"} for each in self.signals.values())
+        return self.is_complete and all(set(signal.counts) == {"kept"} for signal in self.signals.values())
 
     def to_json(self) -> dict[str, Any]:
         """The whole receipt; equal for an interrupted and continued run, except for `continued`."""
@@ -232,7 +232,7 @@ class ConversionReceipt(Receipt):
             "skipped": list(self.skipped),
             "supplied": dict(self.supplied),
             "notes": list(self.notes),
-            "signals": {name: each.to_json() for name, each in sorted(self.signals.items())},
+            "signals": {name: signal.to_json() for name, signal in sorted(self.signals.items())},
         }
 
     def to_keep(self) -> dict[str, Any]:
@@ -251,7 +251,7 @@ class ConversionReceipt(Receipt):
         yield f"{self.episodes} episodes {verb} {self.format}{version}: {self.source} -> {self.target}"
         if self.continued:
             yield f"  {self.continued} of them were finished by an earlier run"
-        yield from (f"  {name}: {each}" for name, each in sorted(self.signals.items()))
+        yield from (f"  {name}: {signal}" for name, signal in sorted(self.signals.items()))
         yield from (f"  supplied by you: {key} = {value}" for key, value in self.supplied.items())
         yield from (f"  {note}" for note in self.notes)
         yield from (f"  skipped {each['id']}: {each['error']}" for each in self.skipped)

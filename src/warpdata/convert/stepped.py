@@ -82,6 +82,13 @@ class Rows:
         """A run of the rows."""
         return replace(self, count=stop - start, read=partial(_read_part, self.read, start))
 
+    def stills(
+        self, name: str, times: Callable[[], Times], place: str, *, role: Role, clock: str | None
+    ) -> Signal:
+        """The signal of a camera, of rows that are pictures."""
+        more: dict[str, Any] = {"role": role, "clock": clock, "has_axis": self.has_axis}
+        return StillsSignal(name, self.read, self.count, times, place, **more)  # type: ignore[arg-type]
+
     def as_pictures(self, *, has_axis: bool = False) -> Rows:
         """Rows of bytes as JPEG or PNG pictures."""
         read = partial(_read_pictures, self.read)
@@ -159,7 +166,7 @@ class EpisodeColumn:
         if rows.video is not None:
             return FileVideo(rows.video, own_times, name=name, role=self.role, clock=clock)
         if rows.is_pictures:
-            return PicturesSignal(name, rows, own_times, self.role, clock, place)
+            return rows.stills(name, own_times, place, role=self.role, clock=clock)
         kind = rows.kind or image_kind(rows.dtype, rows.shape) or numeric_kind(rows.shape)
         row_type = RowType(rows.dtype, rows.shape) if kind == "ragged" else None
         dtype, shape = (rows.dtype, rows.shape) if row_type is None else (OBJECT, ())
@@ -321,32 +328,3 @@ class RowsSignal(Reopens, ClockedSignal):
         if high - low <= 4 * len(indices) + 64:
             return read_only(self._values_in(range(low, high))[indices - low])
         return read_only(np.concatenate([self._values_in(range(row, row + 1)) for row in indices.tolist()]))
-
-
-class PicturesSignal(Reopens, StillsSignal):
-    """Encoded pictures of a foreign file."""
-
-    def __init__(
-        self, name: str, rows: Rows, times: Callable[[], Times], role: Role, clock: str | None, place: str
-    ) -> None:
-        super().__init__(name, role=role, clock=clock, has_axis=rows.has_axis)
-        self._rows, self._times, self._place = rows, times, place
-
-    @property
-    def place(self) -> str:
-        """The file and the episode in it."""
-        return self._place
-
-    def pictures(self, rows: Sequence[int]) -> list[bytes]:
-        """The encoded pictures; neighbouring ones by one read."""
-        low, high = min(rows), max(rows) + 1
-        if high - low <= 2 * len(rows):
-            run = self._rows.read(low, high)
-            return [run[row - low] for row in rows]
-        return [self._rows.read(row, row + 1)[0] for row in rows]
-
-    def __len__(self) -> int:
-        return self._rows.count
-
-    def _clock(self) -> Times:
-        return self._times()

@@ -264,7 +264,7 @@ class Episode(Mapping[str, Any]):
         if clock.name in signals:
             signal = signals[clock.name]
         else:
-            shared = [each for each in signals.values() if each.meta.clock == clock.name]
+            shared = [signal for signal in signals.values() if signal.meta.clock == clock.name]
             if not shared:
                 fact = f"the step clock {clock.name!r} is not a signal or clock of this episode"
                 raise NoStepsError(fact, path=self._source.place)
@@ -275,7 +275,7 @@ class Episode(Mapping[str, Any]):
     def _action_clock(self) -> StepClock:
         """The clock that all actions share."""
         signals = self._source.signals
-        actions = [name for name, each in signals.items() if each.meta.role == "action" and len(each)]
+        actions = [name for name, signal in signals.items() if signal.meta.role == "action" and len(signal)]
         if not actions or not all(same_clock(signals[actions[0]], signals[name]) for name in actions[1:]):
             why = "several actions with clocks of their own" if actions else "no actions"
             listed = ", ".join(self._clocks()) or "none"
@@ -298,13 +298,13 @@ class Episode(Mapping[str, Any]):
         return "next" if follows else "same"
 
     def _clocks(self) -> list[str]:
-        return list(dict.fromkeys(each.meta.clock or name for name, each in self._source.signals.items()))
+        return list(dict.fromkeys(signal.meta.clock or name for name, signal in self._source.signals.items()))
 
     def _filled(self) -> list[Signal]:
-        found = [signal for signal in self._source.signals.values() if len(signal)]
-        if not found:
+        filled = [signal for signal in self._source.signals.values() if len(signal)]
+        if not filled:
             raise TimeRangeError("the episode has no records", path=self._source.place)
-        return found
+        return filled
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (type(self), (self._source,))
@@ -350,15 +350,15 @@ class EpisodeTime:
             return self._window(key) if key.step is None else self._sampled(self._grid(key))
         if is_many(key):
             return self._sampled(as_int_array(key, "a time"))
-        ts_ns, found = as_int(key, "a time"), dict(self._episode.static)
+        ts_ns, items = as_int(key, "a time"), dict(self._episode.static)
         for name, signal in self._episode.signals.items():
             if not len(signal):  # left empty by a window: it hides nothing
                 continue
             try:
-                found[name] = value_at(signal, ts_ns)[0]
+                items[name] = value_at(signal, ts_ns)[0]
             except TimeRangeError as error:
                 raise named_error(error, name) from None
-        return found
+        return items
 
     def _window(self, key: slice) -> Episode:
         for bound in (key.start, key.stop):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NoReturn, get_args
 
@@ -62,9 +62,17 @@ class StepClock:
 class LazySignals(Mapping[str, Signal]):
     """Signals opened on first use. Opening one twice in two threads is harmless: one result is kept."""
 
-    def __init__(self, names: Callable[[], Iterable[str]], open_signal: Callable[[str], Signal]) -> None:
-        """`names` is called once, when the names are needed; `open_signal` once per signal, with its name."""
-        self._read_names, self._open_signal = names, open_signal
+    def __init__(
+        self,
+        names: Callable[[], Iterable[str]],
+        open_signal: Callable[[str], Signal],
+        known: Container[str] = (),
+    ) -> None:
+        """`names` is called once, when the names are needed; `open_signal` once per signal, with its name.
+
+        For signals whose names are `known` the others need not be read.
+        """
+        self._read_names, self._open_signal, self._known = names, open_signal, known
         self.opened: dict[str, Signal] = {}
         """The signals that were opened so far."""
 
@@ -75,14 +83,14 @@ class LazySignals(Mapping[str, Signal]):
     def __getitem__(self, name: str) -> Signal:
         signal = self.opened.get(name)
         if signal is None:
-            if name not in self._names:
+            if name not in self._known and name not in self._names:
                 listed, near = ", ".join(self._names) or "none", nearest(str(name), self._names)
                 raise KeyError(f"no signal {name!r} in this episode; it has {listed}.{near}")
             signal = self.opened.setdefault(name, self._open_signal(name))
         return signal
 
     def __contains__(self, name: object) -> bool:
-        return name in self.opened or name in self._names
+        return name in self.opened or name in self._known or name in self._names
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)

@@ -116,16 +116,16 @@ def sample_signals(
     for name, signal in signals.items():
         how = align if isinstance(align, str) else align.get(name, "hold")
         try:
-            found = align_signal(signal, times, how, max_age_ns)
-            if before == "raise" and (found.positions < 0).any():
-                raise before_first(signal, int(times[found.positions < 0][0]))
-            rows, valid = aligned_values(signal, times, found, how, blank=before == "nan"), found.mask
+            aligned = align_signal(signal, times, how, max_age_ns)
+            if before == "raise" and (aligned.positions < 0).any():
+                raise before_first(signal, int(times[aligned.positions < 0][0]))
+            rows, valid = aligned_values(signal, times, aligned, how, blank=before == "nan"), aligned.mask
         except TimeRangeError as error:
             raise named_error(error, name) from None
         if signal.meta.rows is not None:  # one array: as many rows as the longest value, and a mask of them
             rows, inside = pad_rows(rows, signal.meta.rows)
             valid = np.logical_and(inside, valid[:, None])
-        values[name], mask[name], age[name] = read_only(rows), read_only(valid), read_only(found.age_ns)
+        values[name], mask[name], age[name] = read_only(rows), read_only(valid), read_only(aligned.age_ns)
     return Samples(values, mask, age, read_only(times))
 
 
@@ -156,7 +156,12 @@ def align_signal(
 
 
 def aligned_values(
-    signal: Signal, times: NDArray[np.int64], found: Alignment, align: Align = "hold", *, blank: bool = False
+    signal: Signal,
+    times: NDArray[np.int64],
+    alignment: Alignment,
+    align: Align = "hold",
+    *,
+    blank: bool = False,
 ) -> NDArray[Any]:
     """The values of an alignment; before the first record the first one stands in, unless `blank`.
 
@@ -164,12 +169,12 @@ def aligned_values(
     """
     if not len(signal):
         return blank_values(signal.meta, len(times))
-    held = np.maximum(found.positions, 0)
+    held = np.maximum(alignment.positions, 0)
     is_between = align in ("linear", "slerp")
     values = _between(signal, times, held, align) if is_between else signal._values_at(held)
-    if blank and not found.mask.all():
+    if blank and not alignment.mask.all():
         values = np.array(values)
-        values[~found.mask] = blank_values(signal.meta, 1)
+        values[~alignment.mask] = blank_values(signal.meta, 1)
     return values
 
 
@@ -247,8 +252,8 @@ def mixed_values(
 
 def teach_torch(kind: type) -> bool:
     """Tell torch how samples of this type are put together; False where it is loaded and did not know until now."""
-    found = sys.modules.get(_COLLATE)
-    table = getattr(found, "default_collate_fn_map", None)
+    collate = sys.modules.get(_COLLATE)
+    table = getattr(collate, "default_collate_fn_map", None)
     if table is None or kind in table:
         return True
     table[kind] = _collated
@@ -393,21 +398,21 @@ class Steps:
     def row(self, k: int) -> dict[str, Any]:
         """Row k as a dict: observations and actions by name, reward, terminated, truncated, ts_ns."""
         at = range(self.length)[k]
-        found: dict[str, Any] = {"ts_ns": int(self.times_ns[at])}
-        found["observations"] = {name: each[at] for name, each in self.observations.items()}
-        found["actions"] = {name: each[at] for name, each in self.actions.items()}
+        row: dict[str, Any] = {"ts_ns": int(self.times_ns[at])}
+        row["observations"] = {name: each[at] for name, each in self.observations.items()}
+        row["actions"] = {name: each[at] for name, each in self.actions.items()}
         for role in _OUTCOMES:
             one = RoleSignal(role).__get__(self, Steps)
             if one is not None:
-                found[role] = one[at]
-        return found
+                row[role] = one[at]
+        return row
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return (self.row(k) for k in range(self.length))
 
     def __repr__(self) -> str:
         names = {"observations": self.observations, "actions": self.actions}
-        listed = ", ".join(f"{role}: {', '.join(found)}" for role, found in names.items() if found)
+        listed = ", ".join(f"{role}: {', '.join(signals)}" for role, signals in names.items() if signals)
         return f"<Steps {self.length} on {self.clock!r}{'; ' if listed else ''}{listed}>"
 
     def _aligned(self, signal: Signal, align: Align) -> StepSignal:
@@ -516,29 +521,29 @@ class StepSignal:
     @property
     def positions(self) -> NDArray[np.int64]:
         """Which record each row shows; -1 without one."""
-        found = self._found()
-        return np.arange(len(self), dtype=np.int64) if found is None else read_only(found.positions)
+        alignment = self._align_records()
+        return np.arange(len(self), dtype=np.int64) if alignment is None else read_only(alignment.positions)
 
     @property
     def is_exact(self) -> bool:
         """Whether row k is record k, made at step k (or by it, for what the action led to)."""
-        found = self._found()
-        if found is None:
+        alignment = self._align_records()
+        if alignment is None:
             return True
-        is_own = self._align is None or not found.age_ns.any()
-        return bool(is_own and np.array_equal(found.positions, np.arange(len(self))))
+        is_own = self._align is None or not alignment.age_ns.any()
+        return bool(is_own and np.array_equal(alignment.positions, np.arange(len(self))))
 
     @property
     def mask(self) -> NDArray[np.bool_]:
         """Which rows are valid: recorded by then, and not too old."""
-        found = self._found()
-        return np.ones(len(self), np.bool_) if found is None else read_only(found.mask)
+        alignment = self._align_records()
+        return np.ones(len(self), np.bool_) if alignment is None else read_only(alignment.mask)
 
     @property
     def age_ns(self) -> NDArray[np.int64]:
         """How old the value of each row was at its step; negative where it came later."""
-        found = self._found()
-        return np.zeros(len(self), np.int64) if found is None else read_only(found.age_ns)
+        alignment = self._align_records()
+        return np.zeros(len(self), np.int64) if alignment is None else read_only(alignment.age_ns)
 
     @property
     def data(self) -> NDArray[Any]:
@@ -551,10 +556,12 @@ class StepSignal:
 
     def rows(self, start: int, stop: int) -> NDArray[Any]:
         """Rows [start, stop), reading no more than they need."""
-        found = self._found()
-        if found is None:
+        alignment = self._align_records()
+        if alignment is None:
             return read_only(self.signal._values_in(range(start, stop)))
-        part = Alignment(found.positions[start:stop], found.mask[start:stop], found.age_ns[start:stop])
+        part = Alignment(
+            alignment.positions[start:stop], alignment.mask[start:stop], alignment.age_ns[start:stop]
+        )
         if not len(self.signal):
             return read_only(blank_values(self.meta, stop - start))
         # What an action led to is known or not: where nothing was recorded, no other record stands in.
@@ -565,8 +572,8 @@ class StepSignal:
         return select_rows(key, self.shape, self.rows, self.dtype.itemsize, self._bring)
 
     def _bring(self, rows: NDArray[np.int64]) -> None:
-        found = self._found()
-        wanted = rows if found is None else found.positions[rows]
+        alignment = self._align_records()
+        wanted = rows if alignment is None else alignment.positions[rows]
         self.signal._bring(wanted[wanted >= 0])
 
     def __len__(self) -> int:
@@ -578,7 +585,7 @@ class StepSignal:
     def __repr__(self) -> str:
         return f"<StepSignal {self.meta.role} {self.dtype}{list(self.shape)}>"
 
-    def _found(self) -> Alignment | None:
+    def _align_records(self) -> Alignment | None:
         """The alignment, found when it is first needed; None where rows and records are the same."""
         if self._alignment is None and self._align is not None:
             self._alignment = align_signal(self.signal, self.times_ns, self._align, self._max_age_ns)

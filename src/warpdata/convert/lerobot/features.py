@@ -219,15 +219,15 @@ def row_statistics(values: NDArray[Any], *, quantiles: bool) -> dict[str, Any]:
     """The statistics of the rows of an episode, as lists."""
     flat = values.reshape(len(values), -1).astype(np.float64)
     shape = values.shape[1:] or (1,)
-    found: dict[str, Any] = {}
+    stats: dict[str, Any] = {}
     with np.errstate(invalid="ignore", over="ignore"):
         for name in ("min", "max", "mean", "std"):
-            found[name] = getattr(flat, name)(axis=0).reshape(shape).tolist()
-        found["count"] = [len(values)]
+            stats[name] = getattr(flat, name)(axis=0).reshape(shape).tolist()
+        stats["count"] = [len(values)]
         if quantiles:
             for name, value in zip(QUANTILES, np.quantile(flat, list(QUANTILES.values()), 0), strict=True):
-                found[name] = value.reshape(shape).tolist()
-    return found
+                stats[name] = value.reshape(shape).tolist()
+    return stats
 
 
 _SIDE, _LARGE = 150, 300
@@ -325,11 +325,11 @@ class SetStatistics:
             columns = {"min": running.low, "max": running.high, "mean": running.mean, "std": std}
             quantiles = running.sketch.quantiles(list(QUANTILES.values()))
             columns |= dict(zip(QUANTILES, quantiles, strict=True))
-            found: dict[str, Any] = {
+            stats: dict[str, Any] = {
                 name: np.broadcast_to(value, size).reshape(self._shape).tolist()
                 for name, value in columns.items()
             }
-            return {**found, "count": [int(running.count.max())]}
+            return {**stats, "count": [int(running.count.max())]}
         if self._counts is not None and self._counted == len(self._parts):
             return self._counts.statistics(quantiles=True)
         return _merged(self._parts) if self._parts else None
@@ -342,7 +342,7 @@ def _merged(parts: list[Mapping[str, Any]]) -> dict[str, Any]:
     column = {name: np.array([part[name] for part in parts], float) for name in ("min", "max", "mean", "std")}
     mean = (column["mean"] * weights).sum(axis=0)
     spread = ((column["std"] ** 2 + (column["mean"] - mean) ** 2) * weights).sum(axis=0)
-    found: dict[str, Any] = {
+    stats: dict[str, Any] = {
         "min": column["min"].min(axis=0).tolist(),
         "max": column["max"].max(axis=0).tolist(),
         "mean": mean.tolist(),
@@ -351,5 +351,5 @@ def _merged(parts: list[Mapping[str, Any]]) -> dict[str, Any]:
     }
     for name in QUANTILES:
         if all(name in part for part in parts):
-            found[name] = (np.array([part[name] for part in parts], float) * weights).sum(axis=0).tolist()
-    return found
+            stats[name] = (np.array([part[name] for part in parts], float) * weights).sum(axis=0).tolist()
+    return stats

@@ -26,7 +26,7 @@ from warpdata.convert.lerobot import tables
 from warpdata.convert.lerobot.tables import ColumnKind, KeptRows, Tables
 from warpdata.convert.place import Place, check_inside
 from warpdata.convert.receipt import MAX_DOCUMENT_BYTES, EpisodeNotes, packed, parse_notes
-from warpdata.convert.stepped import PicturesSignal, Rows, RowsSignal
+from warpdata.convert.stepped import Rows, RowsSignal
 from warpdata.episodes.collection.episodes import Episodes, EpisodesSource
 from warpdata.episodes.collection.facts import table_of
 from warpdata.episodes.sources.cameras import FileVideo, SourceVideo
@@ -38,6 +38,7 @@ from warpdata.errors import (
     LimitExceededError,
     StoreError,
     UnsupportedVersionError,
+    naming,
     nearest,
 )
 from warpdata.timeline.episode import Episode
@@ -249,13 +250,13 @@ class Documents:
         names = [name for name in self.tables.schema(episode.file).names if name.startswith("stats/")]
         if not names:
             return {}
-        found: dict[str, Any] = {}
+        stated: dict[str, Any] = {}
         row = self.tables.columns(episode.file, tuple(names), episode.at, episode.at + 1).table.to_pylist()[0]
         for name, value in row.items():
             feature, _, what = name.removeprefix("stats/").rpartition("/")
             if value is not None:
-                found.setdefault(feature, {})[what] = value
-        return found
+                stated.setdefault(feature, {})[what] = value
+        return stated
 
     def stats(self) -> dict[str, Any] | None:
         """stats.json, if there is one."""
@@ -267,10 +268,8 @@ class Documents:
                 yield self._parse(raw, name)
 
     def _parse(self, raw: bytes, name: str) -> dict[str, Any]:
-        try:
+        with naming(self._path(name)):
             return parse_json_object(raw, allow_nan=True)
-        except FormatError as error:
-            raise type(error)(error.message, path=self._path(name)) from None
 
 
 FORMAT = "lerobot"
@@ -414,28 +413,12 @@ def _open_source(source: LeRobotSource, position: int) -> EpisodeSource:
         entry = {"episode": row.row, "stats": documents.stats_of(row)}
         return {FORMAT: {"version": documents.version, **packed(entry)}}
 
-    signals = SetSignals(names, partial(_open_signal, rows), documents.features)
+    signals = LazySignals(names, partial(_open_signal, rows), documents.features)
     place = f"{source.place.name} (episode {row.number})"
     clock = StepClock(STEPS, "same", rows.times, row.length)
     opened = EpisodeSource(source.ids[position], signals, static, about, clock, place)
     opened.reopen_by(_open_source, source, position)
     return opened
-
-
-class SetSignals(LazySignals):
-    """The features of an episode by name; a declared one is known without its data file."""
-
-    def __init__(self, names: Any, open_signal: Any, declared: Mapping[str, Any]) -> None:
-        super().__init__(names, open_signal)
-        self._declared = declared
-
-    def __getitem__(self, name: str) -> Signal:
-        if name in self._declared and name not in self.opened:
-            self.opened.setdefault(name, self._open_signal(name))
-        return super().__getitem__(name)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._declared or super().__contains__(name)
 
 
 def _open_signal(rows: EpisodeRows, name: str) -> Signal:
@@ -460,7 +443,7 @@ def _open_signal(rows: EpisodeRows, name: str) -> Signal:
         sides = declared if isinstance(declared, list) and len(declared) == 3 else [0, 0, 0]
         column = Rows.objects(rows.row.length, "bytes", partial(rows.read_pictures, name))
         column = replace(column, is_pictures=True, has_axis=1 in (sides[0], sides[2]))
-        return PicturesSignal(name, column, rows.times, role, STEPS, rows.path)
+        return column.stills(name, rows.times, rows.path, role=role, clock=STEPS)
     labels = about.get("names")
     size = kind.shape[0] if len(kind.shape) == 1 else len(kind.shape)
     is_named = isinstance(labels, list) and len(labels) == size and all(isinstance(n, str) for n in labels)

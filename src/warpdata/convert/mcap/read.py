@@ -31,7 +31,6 @@ from warpdata.convert.messages import (
     MessageLog,
     Payloads,
     Stamps,
-    name_path,
 )
 from warpdata.convert.messages.episode import Reading, Recordings, TimeKind
 from warpdata.convert.place import Place
@@ -43,6 +42,7 @@ from warpdata.errors import (
     FormatError,
     LimitExceededError,
     TruncatedError,
+    naming,
 )
 
 MAGIC = b"\x89MCAP0\r\n"
@@ -157,7 +157,7 @@ class McapLog(MessageLog):
     def _scanned(self) -> _Contents:
         contents = _Contents()
         for file in range(len(self._files)):
-            with name_path(self._path(file)):
+            with naming(self._path(file)):
                 contents.scan(self._open(file), file, self._path(file) if self._recover else None)
         return contents
 
@@ -232,7 +232,7 @@ class McapLog(MessageLog):
             self._cache.move_to_end(number)
             return records
         part = self._scanned.parts[number]
-        with name_path(self._path(part.file)):
+        with naming(self._path(part.file)):
             stored = self._open(part.file).read(part.offset, part.offset + part.stored)
             records = np.frombuffer(_decompress(part, stored), np.uint8)
         self._cache[number] = records

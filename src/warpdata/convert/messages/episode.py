@@ -23,7 +23,7 @@ from warpdata.convert.messages.payload import Payload, PayloadFinder, to_mp4_pac
 from warpdata.convert.place import Place
 from warpdata.convert.plain_names import free_name, plain_name
 from warpdata.convert.receipt import packed, unpacked
-from warpdata.convert.stepped import PicturesSignal, Rows, RowsSignal, image_kind
+from warpdata.convert.stepped import Rows, RowsSignal, image_kind
 from warpdata.episodes.collection.episodes import EpisodesSource
 from warpdata.episodes.sources.cameras import FileVideo, SourceVideo
 from warpdata.errors import (
@@ -306,7 +306,7 @@ class Topic(Reopens):
         role = self._choose_role(name, "image")
         if payload.still is not None:
             rows = replace(Rows.objects(len(self), "bytes", self.read_bytes), is_pictures=True)
-            return PicturesSignal(name, rows, self.read_times, role, self._clock, self.path)
+            return rows.stills(name, self.read_times, self.path, role=role, clock=self._clock)
         if payload.video is not None:
             source = SourceVideo(self.open_video, f"{self.log.name}#{self.base}.mp4")
             return FileVideo(source, self.read_times, name=name, role=role, clock=self._clock)

@@ -378,7 +378,7 @@ def _find_cuts(
 ) -> tuple[Steps | None, list[int], list[int]]:
     """The steps, the first row of each chunk and one past the last, and the times between the chunks."""
     try:
-        found = episode.steps
+        on_steps = episode.steps
     except NoStepsError:
         if count is None:
             raise NoStepsError(
@@ -390,9 +390,9 @@ def _find_cuts(
         first, span = episode.first_ts_ns, episode.duration_ns
         times = sorted({first + span * number // count for number in range(1, count)} - {first})
         return None, [0] * (len(times) + 2), times
-    size = steps or max(1, -(-found.length // (count or 1)))
-    rows = [*range(0, max(1, found.length), size), found.length]
-    return found, rows, [int(found.times_ns[row]) for row in rows[1:-1]]
+    size = steps or max(1, -(-on_steps.length // (count or 1)))
+    rows = [*range(0, max(1, on_steps.length), size), on_steps.length]
+    return on_steps, rows, [int(on_steps.times_ns[row]) for row in rows[1:-1]]
 
 
 def _cut_source(

@@ -25,7 +25,7 @@ from warpdata.bytekit.io.ranges import FolderReader, RangeReader, open_buffered
 from warpdata.bytekit.lazy import cached_property
 from warpdata.bytekit.process import system
 from warpdata.bytekit.process.forks import Reopens, run_in_child
-from warpdata.errors import CorruptLayoutError, FormatError, TruncatedError
+from warpdata.errors import CorruptLayoutError, TruncatedError, naming
 from warpdata.formats.episodedir.documents import Description, FileSum, Stream, Summary
 from warpdata.formats.episodedir.frame_index import (
     FrameIndex,
@@ -369,26 +369,40 @@ class VideoSignal(StoredSignal):
         return FrameReader(reader, plan_of(index), index.stream, index.shape)
 
 
-class StillsSignal(ClockedSignal):
-    """A camera whose frames are encoded one by one (JPEG, PNG); a backend gives `pictures` and the times."""
+class StillsSignal(Reopens, ClockedSignal):
+    """A camera whose frames are encoded one by one (JPEG, PNG), and read on demand."""
 
     def __init__(
-        self, name: str, *, role: Role = "observation", clock: str | None = None, has_axis: bool = False
+        self,
+        name: str,
+        read: Callable[[int, int], Sequence[bytes]],
+        count: int,
+        times: Callable[[], Int64s],
+        place: str,
+        *,
+        role: Role = "observation",
+        clock: str | None = None,
+        has_axis: bool = False,
     ) -> None:
-        """`has_axis`: frames of a single plane have an axis for it, HxWx1."""
-        self.name = name
-        self._has_axis = has_axis
+        """`read` gives pictures [start, stop); `has_axis`: frames of a single plane have an axis for it, HxWx1."""
+        self.name, self.place = name, place
+        self._read, self._count, self._times, self._has_axis = read, count, times, has_axis
         self._role: Role = role
         self._clock_name = clock
 
-    @property
-    @abstractmethod
-    def place(self) -> str:
-        """Path of the pictures, for messages."""
+    def __len__(self) -> int:
+        return self._count
 
-    @abstractmethod
+    def _clock(self) -> Int64s:
+        return self._times()
+
     def pictures(self, rows: Sequence[int]) -> list[bytes]:
-        """The encoded pictures of these records."""
+        """The encoded pictures of these records; neighbouring ones by one read."""
+        low, high = min(rows), max(rows) + 1
+        if high - low <= 2 * len(rows):
+            run = self._read(low, high)
+            return [run[row - low] for row in rows]
+        return [self._read(row, row + 1)[0] for row in rows]
 
     @cached_property
     def still(self) -> Still:
@@ -413,18 +427,13 @@ class StillsSignal(ClockedSignal):
         for request in requests:
             rows = request.records.tolist()
             if isinstance(request.out, list):
-                decoder = PictureDecoder(self.still.codec, self.still.shape)
-                request.out[:] = [EncodedPicture(decoder, data) for data in self._checked(rows)]
+                decoder, pictures = PictureDecoder(self.still.codec, self.still.shape), self.pictures(rows)
+                for row, data in zip(rows, pictures, strict=True):
+                    check_same(data, self.still, f"{self.place} ({self.name!r}) (picture {row})")
+                request.out[:] = [EncodedPicture(decoder, data) for data in pictures]
             else:
                 request.out[:] = self._decode(rows, request.view)
         timings["decode"] += time.perf_counter() - began
-
-    def _checked(self, rows: Sequence[int]) -> list[bytes]:
-        """Pictures of the kind of the first one."""
-        pictures = self.pictures(rows)
-        for row, data in zip(rows, pictures, strict=True):
-            check_same(data, self.still, f"{self.place} ({self.name!r}) (picture {row})")
-        return pictures
 
     def _decode(self, rows: Sequence[int], view: ImageView | None = None) -> NDArray[Any]:
         return decode_stills(self.pictures(rows), self.still, f"{self.place} ({self.name!r})", rows, view)
@@ -440,11 +449,8 @@ class SourceVideo(Reopens):
 
     @cached_property
     def _listed(self) -> tuple[FrameIndex, Fraction]:
-        with contextlib.closing(self.open()) as reader:
-            try:
-                return list_frames(reader)
-            except FormatError as error:
-                raise type(error)(error.message, path=self.path, hint=error.hint) from None
+        with contextlib.closing(self.open()) as reader, naming(self.path):
+            return list_frames(reader)
 
     @property
     def frames(self) -> FrameIndex:

@@ -36,6 +36,7 @@ from warpdata.errors import (
     FormatError,
     TruncatedError,
     add_path,
+    naming,
     require_word,
     suggests,
 )
@@ -193,10 +194,8 @@ def read_document(folder: Folder, name: str, parse: Callable[[bytes, str], T]) -
 
 def parse_document(data: bytes, path: str) -> dict[str, Any]:
     """A JSON object; errors name its file."""
-    try:
+    with naming(path):
         return parse_json_object(data)
-    except FormatError as error:
-        raise type(error)(error.message, path=path, hint=error.hint) from None
 
 
 # static.json

@@ -250,10 +250,10 @@ def check_chunk_hash(listed: ChunkList, entry: ChunkEntry) -> None:
     source = listed.chunk_bytes(entry)
     name = source if isinstance(source, Path) else source.name
     try:
-        found = file_sha256(source)
+        actual = file_sha256(source)
     except BlobNotFoundError:
         raise BlobNotFoundError(f"chunk {entry.chunk_index} is missing", path=name) from None
-    if found != entry.sha256:
+    if actual != entry.sha256:
         raise ChecksumError(f"chunk {entry.chunk_index} does not match its SHA-256", path=name)
 
 

@@ -569,13 +569,13 @@ class WShardEpisode:
 
     def latent_action(self, model: str) -> Channel:
         """The latent action embeddings of a model."""
-        found: Channel = self.omens[f"{LATENT}/{model}"]
-        return found
+        channel: Channel = self.omens[f"{LATENT}/{model}"]
+        return channel
 
     def latent_codebook(self, model: str) -> Channel:
         """The codebook indices of a model's latent actions."""
-        found: Channel = self.omens[f"{LATENT_CODEBOOK}/{model}"]
-        return found
+        channel: Channel = self.omens[f"{LATENT_CODEBOOK}/{model}"]
+        return channel
 
     def add_residual(self, channel: str, *, model: str | None = None) -> Channel:
         """Store the sign2nddiff bits of an observation, or with `model` the error of its prediction."""
