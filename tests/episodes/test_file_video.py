@@ -249,7 +249,7 @@ def test_jpeg_pictures_have_the_pixels_that_pillow_shows(
     smooth = np.linspace(0, 255, int(np.prod(shape))).reshape(shape)
     frames = [np.uint8((smooth * k + rng.integers(0, 60, shape)) % 256) for k in range(1, 4)]
     signal = pictures([jpeg(each, **options) for each in frames])
-    expected = np.stack([np.asarray(Image.open(io.BytesIO(data))) for data in signal.data])
+    expected = np.stack([np.asarray(Image.open(io.BytesIO(data))) for data in signal.pictures(range(len(signal)))])
     assert np.array_equal(signal.values(), expected)
     found = encoded_camera("top", signal)
     assert found is not None

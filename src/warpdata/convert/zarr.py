@@ -16,7 +16,6 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Unpack
 
@@ -191,17 +190,16 @@ class ReplayBuffer(SteppedEpisodes):
         return {"zarr": {key: value for key, value in kept.items() if value}}
 
 
-def _open_zip(place: Place) -> zipfile.ZipFile:
-    with foreign_errors(ZIP_ERRORS, "not a readable zip archive", place.name):
-        return zipfile.ZipFile(RangeFile(place.open()))
-
-
 class ZarrTree(Reopens):
     """The files of a Zarr tree by key: metadata documents and chunks."""
 
     def __init__(self, place: Place) -> None:
         self.place, self.name = place, place.name
-        self._zip = PerProcess(partial(_open_zip, place))
+        self._zip = PerProcess(self._open_zip)
+
+    def _open_zip(self) -> zipfile.ZipFile:
+        with foreign_errors(ZIP_ERRORS, "not a readable zip archive", self.name):
+            return zipfile.ZipFile(RangeFile(self.place.open()))
 
     def names(self) -> list[str]:
         """The keys of all metadata documents, sorted."""

@@ -130,6 +130,10 @@ class Signal(Sequence[Record]):
         step = max(1, min(max_rows, max_bytes // max(1, self.value_bytes()))) if len(self) else 1
         return (range(start, min(start + step, len(self))) for start in range(0, len(self), step))
 
+    def blocks(self, max_bytes: int, max_rows: int = 1 << 14) -> Iterator[NDArray[Any]]:
+        """All values in batches of about so many bytes."""
+        return (self.rows(run.start, run.stop) for run in self.runs(max_bytes, max_rows))
+
     def flat(self) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """The rows of all values of a ragged signal end to end: record k is rows [offsets[k], offsets[k + 1])."""
         if self.meta.rows is None:

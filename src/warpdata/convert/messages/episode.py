@@ -560,7 +560,17 @@ def _open_signal(topic: Topic, meta: SignalMeta, name: str) -> Signal:
 def _read_rows(topic: Topic, meta: SignalMeta, low: int, high: int) -> NDArray[Any]:
     values = np.empty(0)
     if meta.rows is not None:
-        return _read_ragged(topic, meta.rows, low, high)
+        raws = (
+            value.tobytes() if isinstance(value, np.ndarray) else bytes(value)
+            for value in topic.read_field("value", low, high)
+        )
+        try:
+            return as_objects(
+                np.frombuffer(raw, meta.rows.dtype).reshape(-1, *meta.rows.shape) for raw in raws
+            )
+        except (TypeError, ValueError):
+            fact = f"values of topic {topic.channel.topic!r} are not rows of {meta.rows}"
+            raise CorruptLayoutError(fact, path=topic.log.name) from None
     if topic.payload is not None:
         values = topic.read_content(low, high)
     elif "value" in topic.fields:
@@ -572,16 +582,6 @@ def _read_rows(topic: Topic, meta: SignalMeta, low: int, high: int) -> NDArray[A
             path=topic.log.name,
         )
     return rows
-
-
-def _read_ragged(topic: Topic, kind: RowType, low: int, high: int) -> NDArray[Any]:
-    values = topic.read_field("value", low, high)
-    try:
-        raws = [value.tobytes() if isinstance(value, np.ndarray) else bytes(value) for value in values]
-        return as_objects(np.frombuffer(raw, kind.dtype).reshape(-1, *kind.shape) for raw in raws)
-    except (TypeError, ValueError):
-        fact = f"values of topic {topic.channel.topic!r} are not rows of {kind}"
-        raise CorruptLayoutError(fact, path=topic.log.name) from None
 
 
 def _check_values(values: NDArray[Any], meta: SignalMeta, count: int) -> NDArray[Any] | None:
