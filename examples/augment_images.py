@@ -1,9 +1,10 @@
-"""Images for a policy: small uint8 frames from the loader, augmented as whole batches on the device.
+"""Augment images as whole batches on the device: crop, jitter colours, normalise.
 
-The loader decodes and scales on the CPU and hands over uint8. One copy from pinned memory brings a batch to the device,
-where random crop, colour jitter and normalising are a few operations on all images at once. The random numbers belong
-to the place in the epoch: a resumed run sees the same crops. Needs torch and the extra `video`; runs on
-the CPU where there is no GPU.
+    python examples/augment_images.py [FOLDER]
+
+The loader decodes and scales on the CPU and gives uint8. One copy from pinned memory brings a batch to the device.
+The random numbers belong to the place in the epoch: a resumed run sees the same crops.
+Needs torch and the extra `video`; runs on the CPU where there is no GPU.
 """
 
 from __future__ import annotations

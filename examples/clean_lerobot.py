@@ -2,7 +2,8 @@
 
     python examples/clean_lerobot.py [FOLDER]
 
-The set is made here so that the example runs anywhere; put the path of yours in its place. `lerobot` is not needed.
+The set is made here so that the example runs anywhere; put the path of yours in its place.
+Needs the extra `video`, and not `lerobot`.
 """
 
 from __future__ import annotations

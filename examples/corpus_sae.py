@@ -1,7 +1,9 @@
-"""Harvest activations of a small model, train a tiny sparse autoencoder on the shuffled stream, resume it mid-epoch.
+"""Harvest activations of a small model, train a tiny sparse autoencoder on the shuffled rows, resume it mid-epoch.
 
-The first half of the epoch is read with one worker count, the second half with another: the batches are bit for bit
-those of an uninterrupted run, so the weights are too. Needs torch.
+    python examples/corpus_sae.py [FOLDER]
+
+The first half of the epoch is read with one worker, the second half with two. The batches are bit for bit those of
+an uninterrupted run, and so are the weights. Needs torch.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Curate on Ray: read published episodes in parallel, keep those that move, add a signal, publish a new version.
+"""Curate on Ray: read published episodes in parallel, measure them, add a signal, publish the result.
 
     python examples/curate_ray.py [FOLDER]
 
-Needs the extra `ray`. The same code runs on a cluster; the catalog is then a bucket.
+The same code runs on a cluster; the catalog is then a bucket. Needs the extra `ray`.
 """
 
 from __future__ import annotations

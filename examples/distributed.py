@@ -1,11 +1,11 @@
 """Data-parallel training with our loader: rank and world size are found, not passed.
 
     torchrun --nproc-per-node 2 examples/distributed.py FOLDER      # with torch.distributed (gloo)
-    python examples/distributed.py FOLDER                           # starts two processes itself
+    python examples/distributed.py [FOLDER]                         # starts two processes itself
 
 Every rank iterates its own loader. Together they see each sample once and are at the same place at every step,
-so rank 0 alone saves a state, and a job of any other size goes on from it. Where torch is not installed the ranks
-train on their own shares without averaging: what the loader does is the same.
+so rank 0 alone saves a state, and a job of any other size goes on from it. Without torch the ranks train on their own
+shares without averaging: what the loader does is the same.
 """
 
 from __future__ import annotations

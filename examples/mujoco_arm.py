@@ -2,8 +2,8 @@
 
     python examples/mujoco_arm.py [FOLDER]
 
-Needs `mujoco` and a way to render without a screen (`MUJOCO_GL=egl` or `osmesa`). Each sensor keeps its own rate;
-the training windows at the end take the camera frame that was the newest at the time of each action.
+Each sensor keeps its own rate. The training windows at the end take the newest camera frame at the time of each
+action. Needs `mujoco`, the extra `video`, and a way to render without a screen (`MUJOCO_GL=egl` or `osmesa`).
 """
 
 from __future__ import annotations

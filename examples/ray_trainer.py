@@ -1,10 +1,10 @@
 """Ray's TorchTrainer with our loader: Ray starts the workers, the loader finds out which of them it is.
 
-    pip install '.[ray]' 'ray[train]' torch
-    python examples/ray_trainer.py FOLDER [WORKERS]
+    python examples/ray_trainer.py [FOLDER [WORKERS]]
 
-Ray is for starting processes on many machines and starting them again; the samples come from `wd.Loader`, because it
-resumes exactly, on any number of workers, from a state of a hundred bytes in Ray's checkpoint.
+Ray starts processes on many machines, and starts them again. The samples come from `wd.Loader`, because it resumes
+exactly, on any number of workers, from a state of a hundred bytes in Ray's checkpoint.
+Needs the extra `ray`, `ray[train]` and torch.
 """
 
 from __future__ import annotations
@@ -47,9 +47,8 @@ def train_one(config: dict[str, Any]) -> None:
     assert (loader.rank, loader.world) == (context.get_world_rank(), context.get_world_size())
     model = prepare_model(torch.nn.Linear(4, 2))
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    saved = (
-        train.get_checkpoint() or config["saved"]
-    )  # of this job, if Ray started it again, else of an earlier one
+    # The checkpoint of this job, if Ray started it again; else that of an earlier job.
+    saved = train.get_checkpoint() or config["saved"]
     if saved is not None:
         with saved.as_directory() as folder:
             loader.load_state_dict(json.loads(Path(folder, "loader.json").read_text()))

@@ -2,7 +2,7 @@
 
     python examples/record_gym.py [FOLDER]
 
-Needs `gymnasium`. `wd.RecordEpisodes` wraps the environment; the loop around it stays as it is.
+`wd.RecordEpisodes` wraps the environment; the loop around it stays as it is. Needs the extra `gym`.
 """
 
 from __future__ import annotations

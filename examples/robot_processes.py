@@ -4,7 +4,7 @@
 
 Each process opens the same episode by its name and records its own signals. The controller is killed halfway.
 The others continue, and the last one to close finishes the episode with everything that the killed process had
-recorded. At the end the episode is checked and shown.
+recorded. At the end the episode is checked and shown. Needs the extra `video`.
 """
 
 from __future__ import annotations

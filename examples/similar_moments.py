@@ -2,7 +2,7 @@
 
     python examples/similar_moments.py [FOLDER]
 
-The index is a file beside the recordings. Running `wd.embed` again embeds only what is new.
+The index is a file beside the recordings. Running `wd.embed` again embeds only what is new. Needs the extra `video`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Behaviour cloning, killed and resumed: record with Gymnasium, publish, train, `kill -9`, go on with two ranks.
 
+    python examples/train_bc.py [FOLDER]
+
 The policy sees two past observations and gives sixteen actions. The loss curve of the interrupted run is, number for
-number, that of an uninterrupted run. Needs the extra `gym`; trains with torch where that is
-installed, else with numpy.
+number, that of an uninterrupted run. Needs the extra `gym`; trains with torch where it is installed, else with numpy.
 """
 
 from __future__ import annotations

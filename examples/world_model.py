@@ -1,9 +1,11 @@
 """A world model on sequences like Dreamer's, and what it predicts beside what happened.
 
+    python examples/world_model.py [FOLDER]
+
 Batches are [batch, time, …] of observations, actions, rewards and flags out of published episodes. The model is the
-smallest there is: the next observation as a linear map of this one and the action, fitted over one shuffled epoch with
-numpy alone. Its predictions become a lane of a new version: a signal beside the recorded one, compared from the shell
-with `warp lanes list`. Then episodes are added: the lane lists those that it lacks, and only these are computed.
+smallest there is: a linear map from an observation and its action to the next observation, fitted with numpy alone.
+Its predictions become a lane of a new version: a signal beside the recorded one. Then episodes are added. The lane
+lists those that it lacks, and only these are computed.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.util
 import os
@@ -28,6 +29,10 @@ def test_every_example_is_run_and_listed() -> None:
         )
         assert is_run, f"no test runs {path.name}"
         assert f"`{path.name}`" in home, f"docs/index.md does not list {path.name}"
+        about = ast.get_docstring(ast.parse(path.read_text())) or ""
+        assert f"    python examples/{path.name} [FOLDER" in about, (
+            f"{path.name} does not begin with how to run it"
+        )
 
 
 def run(name: str, folder: Path, *, torch: bool, before: Sequence[str] = ()) -> str:

@@ -49,9 +49,27 @@ def api_names() -> list[str]:
 
 
 def public_names() -> list[str]:
-    """Every public name: those of `wd`, and those of the package `wd.ray`."""
+    """Every public name: those of `wd`, those that only its packages list, and `read` and `write` of every format."""
     names = {*wd.__all__, *wd._ELSEWHERE} - {"__version__"}
-    return sorted([*names, *(f"ray.{name}" for name in {*wd.ray.__all__, "open"})])
+    listed = {
+        f"{package}.{name}"
+        for package in (
+            "catalog",
+            "corpora",
+            "episodes",
+            "loading",
+            "ordering",
+            "search",
+            "timeline",
+            "viewer",
+        )
+        for name in set(dir(getattr(wd, package))) - names
+    }
+    calls = {f"convert.{name}.{verb}" for name in wd.convert.FORMATS for verb in ("read", "write")}
+    calls -= {"convert.rosbag2.write", "convert.npz.write", "convert.parquet.write"}  # only read
+    calls -= {"convert.rrd.read", "convert.wav.read"}  # only written
+    ray = {f"ray.{name}" for name in {*wd.ray.__all__, "open"}}
+    return sorted({*names, *listed, *calls, *ray, "formats.wshard.ShardReader"})
 
 
 def find_public(name: str) -> Any:
@@ -88,7 +106,7 @@ def write_site_sources(target: Path = TARGET) -> list[Path]:
     shutil.copytree(ROOT / "docs", target)
     for page in target.rglob("*.md"):  # flags for the tests behind a fence are not for readers
         text = re.sub(r"^```(\w+)[^\n]*$", r"```\1", page.read_text(), flags=re.M)
-        page.write_text(text.replace(".ipynb)", ".md)"))
+        page.write_text(PICTURE.sub(both_schemes, text.replace(".ipynb)", ".md)")))
     generated = {
         **{f"project/{name.lower()}": project_page(name) for name in PROJECT_PAGES},
         **{
@@ -108,6 +126,14 @@ def write_site_sources(target: Path = TARGET) -> list[Path]:
     pages = sorted(target.rglob("*.md"))
     (target / "llms.txt").write_text(index_of(pages, target))
     return pages
+
+
+PICTURE = re.compile(r"(!\[[^]]*\]\(\S*viewer)-(?:light|dark)\.png\)")
+
+
+def both_schemes(picture: re.Match[str]) -> str:
+    """A picture of the viewer, light on a light page and dark on a dark one."""
+    return "".join(f"{picture[1]}-{scheme}.png#only-{scheme})" for scheme in ("light", "dark"))
 
 
 def write_notebook_page(notebook: Path) -> None:
@@ -158,9 +184,8 @@ def tables_of(name: str) -> Iterator[str]:
         yield from ("| parameter | type | default | meaning |", "|---|---|---|---|")
         for each in parameters:
             default = "" if each.default is each.empty else f"`{shown_default(each.default)}`"
-            kind = str(each.annotation).replace("|", "\\|")
             stars = {each.VAR_KEYWORD: "**", each.VAR_POSITIONAL: "*"}.get(each.kind, "")
-            yield f"| `{stars}{each.name}` | `{kind}` | {default} | {meaning_of(name, each)} |"
+            yield f"| `{stars}{each.name}` | `{each.annotation}` | {default} | {meaning_of(name, each)} |"
         yield ""
     if errors := errors_of(name):
         yield from ("| error | when |", "|---|---|")
@@ -171,7 +196,7 @@ def tables_of(name: str) -> Iterator[str]:
 def shown_default(value: Any) -> str:
     """A default as it is written; one that only the class knows is shown as `…`."""
     text = getattr(value, "__name__", None) or repr(value)
-    return "…" if text.startswith("<") else text.replace("|", "\\|")
+    return "…" if text.startswith("<") else text
 
 
 def directive_of(name: str, has_heading: bool) -> str:
@@ -235,7 +260,8 @@ def errors_page() -> str:
         lines += [f"## {title}", "", "| code | class | meaning | remedy |", "|---|---|---|---|"]
         for name, kind in family.items():
             meaning = (kind.__doc__ or "").partition("\n")[0]
-            lines.append(f"| `{kind.code}` | `{name}` | {meaning} | {kind.default_hint} |")
+            remedy = kind.default_hint or "The hint of the error has it: it depends on the case."
+            lines.append(f"| `{kind.code}` | `{name}` | {meaning} | {remedy} |")
         lines.append("")
     return "\n".join(lines)
 
@@ -249,27 +275,27 @@ def cli_page() -> str:
             examples = [command.example for command in load_commands(name).values()]
             lines += [f"### warp {name}", "", f"{summary.capitalize()}.", ""]
             lines += ["```bash", *examples, "```", ""]
-            for title, text in help_texts(parser, name):
+            for words, command in parsers_of(parser, name):
+                text = command.format_help().splitlines()
                 lines += [
-                    f'??? note "{title}"',
+                    f'??? note "{words} --help"',
                     "",
-                    *(f"        {line}".rstrip() for line in text.splitlines()),
+                    *(f"        {line}".rstrip() for line in text),
                     "",
                 ]
     return "\n".join(lines)
 
 
-def help_texts(parser: argparse.ArgumentParser, name: str) -> Iterator[tuple[str, str]]:
-    """Help of a command, then of each of its verbs."""
+def parsers_of(parser: argparse.ArgumentParser, name: str) -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    """The parser of a command, then that of each of its verbs."""
     command = next(
         action.choices[name] for action in parser._actions if isinstance(action, argparse._SubParsersAction)
     )
     command.complete()
-    yield f"warp {name} --help", command.format_help()
+    yield f"warp {name}", command
     for action in command._actions:
         if isinstance(action, argparse._SubParsersAction):
-            for verb, sub in action.choices.items():
-                yield f"warp {name} {verb} --help", sub.format_help()
+            yield from ((f"warp {name} {verb}", each) for verb, each in action.choices.items())
 
 
 KINDS = {

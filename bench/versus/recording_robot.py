@@ -1,8 +1,9 @@
 """A robot of two processes, each with two cameras at 30 Hz and 500 states a second, recorded by us, mcap and LeRobot.
 
 `robot(folder, seconds)` gives the rows of `bench/versus/recording.py`. Each program runs in processes of its own:
-`python -m bench.versus.recording_robot PROGRAM FOLDER SECONDS`. mcap is one writer process that stores JPEG. LeRobot is
-one process that encodes while it records and holds one state per frame: it has no place for 500 states a second.
+`python -m bench.versus.recording_robot PROGRAM FOLDER SECONDS ROOT SCENE`. mcap is one writer process that stores
+JPEG. LeRobot is one process that encodes while it records and holds one state per frame: it has no place for 500
+states a second.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +28,54 @@ STATES_HZ, FRAMES_HZ = 500, 30
 ROOT = Path(__file__).parents[2]
 
 
-def pictures(count: int = 20) -> list[np.ndarray[Any, Any]]:
-    """Smooth moving pictures with a little noise."""
+def pictures(scene: str, count: int = 60) -> list[np.ndarray[Any, Any]]:
+    """One second or two of a camera, which can be repeated: what `scene` names."""
+    return _SCENES[scene](count)
+
+
+def _textured(count: int) -> list[np.ndarray[Any, Any]]:
+    """A textured scene before which the camera swings, an object that moves in it, and the noise of a sensor.
+
+    H.264 at our defaults makes about 3 Mbit/s of it, as of the camera of a robot in a room.
+    """
+    noise = np.random.default_rng(0)
+    rows, columns = HEIGHT + 200, WIDTH + 400
+    texture = np.full((rows, columns, 3), 120, "f4")
+    for size, height in (
+        (64, 45),
+        (16, 22),
+        (4, 18),
+        (1, 12),
+    ):  # details of each size, and how far they stand out
+        coarse = noise.standard_normal((rows // size + 2, columns // size + 2, 3)).astype("f4")
+        y, x = np.arange(rows) / size, np.arange(columns) / size
+        top, left, down, right = y.astype(int), x.astype(int), (y % 1)[:, None, None], (x % 1)[:, None]
+        upper = coarse[top][:, left] * (1 - right) + coarse[top][:, left + 1] * right
+        lower = coarse[top + 1][:, left] * (1 - right) + coarse[top + 1][:, left + 1] * right
+        texture += height * (upper * (1 - down) + lower * down)
+    frames = []
+    for turn in np.arange(count) * 2 * np.pi / count:
+        y, x = round(60 + 16 * np.cos(turn)), round(100 + 40 * np.sin(turn))
+        frame = texture[y : y + HEIGHT, x : x + WIDTH].copy()
+        y, x = int(HEIGHT / 2 + 100 * np.sin(2 * turn)), int(WIDTH / 2 + 180 * np.cos(turn))
+        frame[y - 50 : y + 50, x - 40 : x + 40] = texture[:100, :80] / 2 + (90, 30, 20)
+        frame += 4 * noise.standard_normal(frame.shape).astype("f4")
+        frames.append(frame.clip(0, 255).astype(np.uint8))
+    return frames
+
+
+def _smooth(count: int) -> list[np.ndarray[Any, Any]]:
+    """Smooth waves that move, with the same little noise in each picture: H.264 makes 0.4 Mbit/s of it."""
     rows, columns = np.mgrid[0:HEIGHT, 0:WIDTH]
     base = ((np.sin(columns / 37) + np.cos(rows / 29)) * 60 + 128).clip(0, 255).astype(np.uint8)
     noise = np.random.default_rng(0).integers(0, 4, (HEIGHT, WIDTH, 3), np.uint8)
     return [
-        np.stack([np.roll(base, i * 3, 1), np.roll(base, i * 2, 0), base], 2) // 2 + noise
+        np.stack([np.roll(base, i % 20 * 3, 1), np.roll(base, i % 20 * 2, 0), base], 2) // 2 + noise
         for i in range(count)
     ]
+
+
+_SCENES = {"textured": _textured, "smooth": _smooth}
 
 
 def paced(rate_hz: float, seconds: float, call: Callable[[int], object]) -> list[int]:
@@ -75,11 +115,11 @@ def in_threads(works: list[Callable[[], list[int]]]) -> list[list[int]]:
     return results
 
 
-def record_ours(folder: str, seconds: float, side: str) -> dict[str, Any]:
+def record_ours(folder: str, seconds: float, scene: str, side: str) -> dict[str, Any]:
     """One process of the two: its cameras and its controller."""
     import warpdata as wd
 
-    frames, state = pictures(), np.zeros(7, "f4")
+    frames, state = pictures(scene), np.zeros(7, "f4")
     with wd.record(Path(folder) / "ours", episode="take") as rec:
         for name in CAMERAS:
             rec.declare(f"{side}/{name}", kind="image")
@@ -87,7 +127,7 @@ def record_ours(folder: str, seconds: float, side: str) -> dict[str, Any]:
         time.sleep(0.5)
         cameras: list[Callable[[], list[int]]] = [
             lambda name=name: paced(  # type: ignore[misc]
-                FRAMES_HZ, seconds, lambda i: rec.append(f"{side}/{name}", frames[i % 20])
+                FRAMES_HZ, seconds, lambda i: rec.append(f"{side}/{name}", frames[i % len(frames)])
             )
             for name in CAMERAS
         ]
@@ -102,12 +142,12 @@ def record_ours(folder: str, seconds: float, side: str) -> dict[str, Any]:
     return {**waits, "close_s": close_s, "lost": dropped, **used()}
 
 
-def record_mcap(folder: str, seconds: float) -> dict[str, Any]:
+def record_mcap(folder: str, seconds: float, scene: str) -> dict[str, Any]:
     """One writer process for all four cameras, which are stored as JPEG, and both controllers."""
     from mcap.writer import Writer
     from PIL import Image
 
-    frames, state = pictures(), np.zeros(7, "f4").tobytes()
+    frames, state = pictures(scene), np.zeros(7, "f4").tobytes()
     lock = threading.Lock()
     with open(Path(folder) / "peer.mcap", "wb") as file:
         writer = Writer(file)
@@ -132,7 +172,9 @@ def record_mcap(folder: str, seconds: float) -> dict[str, Any]:
                 works.append(lambda name=name: paced(STATES_HZ, seconds, lambda _: add(name, state)))  # type: ignore[misc]
             else:
                 works.append(
-                    lambda name=name: paced(FRAMES_HZ, seconds, lambda i: add_frame(name, frames[i % 20]))  # type: ignore[misc]
+                    lambda name=name: paced(
+                        FRAMES_HZ, seconds, lambda i: add_frame(name, frames[i % len(frames)])
+                    )  # type: ignore[misc]
                 )
         measured = dict(zip(names, in_threads(works), strict=True))
         start = time.perf_counter()
@@ -156,9 +198,9 @@ names = [f"observation.images.{side}_{name}" for side in "ab" for name in CAMERA
 features = {name: {"dtype": "video", "shape": (HEIGHT, WIDTH, 3), "names": ["h", "w", "c"]} for name in names}
 features["observation.state"] = {"dtype": "float32", "shape": (14,), "names": None}
 dataset = LeRobotDataset.create("me/robot", FRAMES_HZ, features, root=folder / "lerobot", streaming_encoding=True)
-frames, state = pictures(), np.zeros(14, "f4")
+frames, state = pictures(sys.argv[4]), np.zeros(14, "f4")
 def add(i):
-    dataset.add_frame({**{name: frames[i % 20] for name in names}, "observation.state": state, "task": "x"})
+    dataset.add_frame({**{name: frames[i % len(frames)] for name in names}, "observation.state": state, "task": "x"})
 waits = paced(FRAMES_HZ, seconds, add)
 start = time.perf_counter()
 dataset.save_episode()
@@ -169,7 +211,9 @@ print(json.dumps({"frames_ns": waits, "states_ns": [], "close_s": close_s, "lost
 """
 
 
-def robot(folder: Path, seconds: float, lerobot_python: str | None) -> dict[str, Any]:
+def robot(
+    folder: Path, seconds: float, scene: str, programs: Sequence[str], lerobot_python: str | None
+) -> dict[str, Any]:
     """The same minute of a robot recorded by each program, one after the other."""
     folder.mkdir(parents=True, exist_ok=True)
     commands = {
@@ -177,13 +221,11 @@ def robot(folder: Path, seconds: float, lerobot_python: str | None) -> dict[str,
         "mcap": [[sys.executable, "-m", __spec__.name, "mcap"]],
         "lerobot": [] if lerobot_python is None else [[lerobot_python, "-c", LEROBOT]],
     }
-    rows: dict[str, Any] = {"seconds": seconds}
-    for name, several in commands.items():
-        if not several:
-            continue
+    rows: dict[str, Any] = {"seconds": seconds, "scene": scene}
+    for name in programs:
         running = [
             subprocess.Popen(
-                [*command, str(folder), str(seconds), str(ROOT)],
+                [*command, str(folder), str(seconds), str(ROOT), scene],
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 cwd=ROOT,
@@ -191,9 +233,11 @@ def robot(folder: Path, seconds: float, lerobot_python: str | None) -> dict[str,
                 if name != "lerobot"
                 else plain_environment(),
             )
-            for command in several
+            for command in commands[name]
         ]
         results = [json.loads(process.communicate()[0].splitlines()[-1]) for process in running]
+        if not results:
+            continue
         rows[name] = summary(results, folder)
     return rows
 
@@ -232,8 +276,8 @@ def _ms(waits: np.ndarray[Any, Any], percent: float) -> float:
 
 
 if __name__ == "__main__":
-    program, place, duration = sys.argv[1], sys.argv[2], float(sys.argv[3])
+    program, place, duration, shown = sys.argv[1], sys.argv[2], float(sys.argv[3]), sys.argv[5]
     if program == "mcap":
-        print(json.dumps(record_mcap(place, duration)))
+        print(json.dumps(record_mcap(place, duration, shown)))
     else:
-        print(json.dumps(record_ours(place, duration, program.removeprefix("ours-"))))
+        print(json.dumps(record_ours(place, duration, shown, program.removeprefix("ours-"))))

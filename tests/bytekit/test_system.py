@@ -21,7 +21,7 @@ from tests.conftest import ROOT
 from warpdata.bytekit.io.commit import write_at
 from warpdata.bytekit.io.files import FileRangeReader, read_at
 from warpdata.bytekit.process import system
-from warpdata.formats.journal.mapped_file import map_window, sync_range
+from warpdata.formats.journal.writer import map_window, sync_range
 
 EVERYWHERE = ("here", "elsewhere")
 

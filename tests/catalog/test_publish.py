@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
@@ -18,10 +19,11 @@ import pyarrow.parquet as pq
 import pytest
 
 import warpdata as wd
+from tests.episodes.test_many_threads import THREADS, run_threads
 from tests.memory_store import MemoryStore
 from tests.published import publish_demo, rows
 from tests.servers import S3Server, s3_store
-from warpdata.catalog.access import Access, AccessOptions, access_options, parse_name, parse_size
+from warpdata.catalog.access import Access, AccessOptions, access_options, parse_name, parse_size, staging_for
 from warpdata.catalog.manage.doctor import examine
 from warpdata.catalog.manage.versions import collect, delete_tag, list_datasets, list_tags, set_tag
 from warpdata.catalog.publish.pointers import PointerState, move_pointer, read_pointer
@@ -41,6 +43,20 @@ from warpdata.settings import Settings
 def read_back(catalog: str, name: str = "ws/x") -> pa.Table:
     with wd.dataset(name, catalog=catalog) as ds:
         return ds.table().arrow()
+
+
+def test_parts_may_be_added_by_several_threads(local_catalog: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def slowly(*given: Any) -> Any:
+        assert sum(range(1_000_000))  # other threads come here meanwhile
+        return staging_for(*given)
+
+    monkeypatch.setattr("warpdata.catalog.build.builder.staging_for", slowly)
+    with wd.DatasetBuilder("ws/x", catalog=local_catalog) as builder:
+        run_threads(lambda thread, number: builder.add_table(f"t{thread}_{number}", {"x": [number]}), 40)
+        builder.publish()
+    with wd.dataset("ws/x", catalog=local_catalog) as ds:
+        for thread, number in itertools.product(range(THREADS), range(40)):
+            assert ds.table(f"t{thread}_{number}").arrow().to_pydict() == {"x": [number]}
 
 
 def sources(tmp_path: Path) -> dict[str, object]:

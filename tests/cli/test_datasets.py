@@ -116,7 +116,7 @@ def test_stream_in_every_format(published: str) -> None:
 
 def test_query(published: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_json(capsys, "query", "ws/name", "select sum(x) as s from main where id < 4") == [{"s": 3.0}]
-    assert "1 rows" in run_text(capsys, "query", "ws/name", "select 1 as one")
+    assert "1 row\n" in run_text(capsys, "query", "ws/name", "select 1 as one")
     assert main(["query", "ws/name", "selec"]) == 1
     capsys.readouterr()
     assert main(["query", "ws/name", "select i from range(2000000) r(i)"]) == 1

@@ -152,6 +152,53 @@ def test_any_names_of_observations_have_a_place(target: str, names: tuple[str, s
     assert np.array_equal(state[:COUNT, 0], np.arange(COUNT))
 
 
+OWN_NAMES = (
+    "episode_index", "frame_index", "timestamp", "index", "task_index", "fps", "robot_type", "length", "last_row",
+    "episode_id", "seed", "options", "steps", "is_first", "discount", "env_args", "meta", "data", "data/meta",
+    "data/meta/k", "last_row/k", "episode_ends", "receipt", "__key__", "json", "split",
+)  # fmt: skip
+"""Names that a target uses itself, and names that are folders of others."""
+
+
+@every_target
+def test_static_items_keep_their_value_under_any_name(target: str, tmp_path: Path) -> None:
+    """An item whose name the target uses itself gets another one, and the receipt states it."""
+    static = {name: 1_000 + number if number % 2 else f"mine {name}" for number, name in enumerate(OWN_NAMES)}
+    static["task"] = 7
+    with wd.record(tmp_path / "root", static=static, clock="simulated") as rec:
+        for k in range(COUNT):
+            rec.step({"state": np.full(3, k)}, {"action": np.zeros(2)}, reward=1.0, ts_ns=k * STEP_NS)
+    receipt, again, _ = export(target, tmp_path / "set", tmp_path / "root")
+    episode = again[0]
+    assert np.array_equal(episode.steps.times_ns[:COUNT], np.arange(COUNT) * STEP_NS)
+    for name, value in static.items():
+        if (there := f"source_{name}") in episode.static:
+            assert any(f"{name} is called {there} there" in note for note in receipt.notes)
+            name = there
+        assert episode.static[name] == value, name
+        assert type(episode.static[name]) is type(value), name
+
+
+@every_target
+@pytest.mark.parametrize(
+    "name", ["timestamp", "frame_index", "index", "task_index", "task", "is_first", "discount"]
+)
+def test_signals_keep_their_values_under_any_name(target: str, name: str, tmp_path: Path) -> None:
+    """A recorded signal whose name the target uses itself comes back, or the export is refused."""
+    with wd.record(tmp_path / "root", clock="simulated") as rec:
+        for k in range(COUNT):
+            rec.step({"state": np.full(3, k)}, {"action": np.zeros(2)}, reward=1.0, ts_ns=k * STEP_NS)
+            rec.append(name, np.full(5, 0.5 + k), k * STEP_NS)
+    episode = None
+    with contextlib.suppress(SchemaMismatchError):
+        episode = export(target, tmp_path / "set", tmp_path / "root")[1][0]
+    if episode is None:
+        assert target == "dreamer"
+        return
+    rows = [np.asarray(each.values()) for each in episode.signals.values() if each.meta.shape == (5,)]
+    assert [values[:COUNT, 0].tolist() for values in rows] == [(0.5 + np.arange(COUNT)).tolist()]
+
+
 @every_target
 def test_everything_comes_back(target: str, root: Path, tmp_path: Path) -> None:
     receipt, again, path = export(target, tmp_path, root)

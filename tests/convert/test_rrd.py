@@ -76,6 +76,9 @@ def rerun(monkeypatch: pytest.MonkeyPatch) -> Any:
         "DepthImage",
         "SeriesLines",
         "TimeColumn",
+        "Points3D",
+        "Tensor",
+        "Clear",
     )
     made = types.SimpleNamespace(
         __version__="0", RecordingStream=Stream, **{name: type(name, (Archetype,), {}) for name in names}
@@ -116,6 +119,29 @@ def test_bytes_have_no_place(rerun: Any, tmp_path: Path) -> None:
     blobs[:] = [b"a", b"b"]
     episode = Episode.of({"blob": ArraySignal(np.arange(2), blobs)}, id="x")
     assert rrd.write(Episodes.of([episode]), tmp_path / "out").signals["blob"].how == "dropped"
+
+
+def test_values_of_varying_length_and_sound_are_sent(rerun: Any, tmp_path: Path) -> None:
+    clouds, boxes = ([np.full((count, width), 2, "f4") for count in (3, 0)] for width in (4, 2))
+    sound = [np.arange(4, dtype="i2"), np.arange(2, dtype="i2")]
+    signals = {"cloud": ArraySignal.ragged([0, 1000], clouds), "boxes": ArraySignal.ragged([0, 1000], boxes)}
+    signals["mic"] = ArraySignal.ragged([0, 4_000_000], sound, rate_hz=1000)
+    receipt = rrd.write(Episodes.of([Episode.of(signals, id="x")]), tmp_path / "out")
+    (stream,) = Stream.made
+    logged = [
+        (name, type(value).__name__, value.values) for name, value, _ in stream.logged if name in signals
+    ]
+    assert [(name, kind) for name, kind, _ in logged] == [
+        *[("cloud", "Points3D")] * 2, ("boxes", "Tensor"), ("boxes", "Clear"),
+    ]  # fmt: skip
+    assert np.array_equal(logged[0][2][0], clouds[0][:, :3])
+    assert np.array_equal(logged[2][2][0], boxes[0])
+    (index, columns), _ = stream.sent["mic"]
+    assert index.named["timestamp"].astype(int).tolist() == [0, 1_000_000, 2_000_000, 3_000_000]
+    assert columns[0][1]["scalars"].tolist() == [0, 1, 2, 3]
+    assert {name: note.how for name, note in receipt.signals.items()} == {
+        "cloud": "retyped", "boxes": "kept", "mic": "retyped",
+    }  # fmt: skip
 
 
 def test_one_file_appears_whole_and_is_not_replaced(rerun: Any, tmp_path: Path) -> None:

@@ -192,9 +192,12 @@ RLDS: dict[str, Case] = {
     "float length": (
         feature(ragged("int64"), rows_and_lengths(ints(1, 2, 3), floats(1.5, 1.5))), Corrupt, "invalid row length"
     ),
-    "wrong lengths": (feature(ragged("int64"), rows_and_lengths(ints(1, 2), ints(1, 2))), Corrupt, STEPS),
+    "length of nan": (
+        feature(ragged("int64"), rows_and_lengths(ints(1, 2), floats(np.nan, 1))), Corrupt, "invalid row lengths"
+    ),
+    "wrong lengths": (feature(ragged("int64"), rows_and_lengths(ints(1, 2), ints(1, 2))), Corrupt, "2 numbers for 3"),
     "absurd lengths": (
-        feature(ragged("int64", 0), rows_and_lengths(ints(), ints(1 << 62, 1 << 62))), Limit, f"row of {1 << 62}"
+        feature(ragged("int64", 0), rows_and_lengths(ints(), ints(1 << 62, 1 << 62))), Corrupt, "0 numbers for 92"
     ),
     "file format": (described(fileFormat="riegeli"), UnsupportedVersionError, "unsupported file format 'riegeli'"),
     "splits": (described(splits={"train": 1}), Corrupt, "splits are not a list"),

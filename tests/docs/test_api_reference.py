@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import dataclasses
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -143,7 +144,35 @@ BYTES = {
 }
 SHORT, LONG = np.zeros(3), np.zeros(4)
 
+READERS = [
+    "dreamer",
+    "hdf5",
+    "lerobot",
+    "mcap",
+    "minari",
+    "npz",
+    "parquet",
+    "rlds",
+    "rosbag2",
+    "webdataset",
+    "zarr",
+]
+WRITERS = ["dreamer", "hdf5", "lerobot", "mcap", "minari", "rlds", "wav", "webdataset", "zarr"]
+
+
+def read_nothing(kind: str, folder: Path) -> None:
+    getattr(wd.convert, kind).read(folder / "none")
+
+
+def write_there(kind: str, place: Path, folder: Path) -> None:
+    target = folder / "there"
+    target.touch() if kind == "hdf5" else shutil.copytree(place / "corpus", target)
+    getattr(wd.convert, kind).write(wd.open_episodes(place / "root"), target)
+
+
 TRIGGERS: dict[tuple[str, str], Callable[[Path, Path], Any]] = {
+    **{(f"convert.{f}.read", "BlobNotFoundError"): lambda p, t, f=f: read_nothing(f, t) for f in READERS},
+    **{(f"convert.{f}.write", "ConflictError"): lambda p, t, f=f: write_there(f, p, t) for f in WRITERS},
     **{("record", error): call for error, call in RECORDINGS.items()},
     **{("Recorder", error): call for error, call in RECORDINGS.items()},
     **{(name, "CorruptLayoutError"): lambda p, t, call=call: call() for name, call in BYTES.items()},

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 from pathlib import Path
 
 import pytest
+from tools.docs_site import parsers_of
 
 from tests.conftest import ROOT
-from warpdata.cli.main import COMMANDS, GROUPS, OTHER_NAMES, load_commands, main, present_names
+from warpdata.cli.main import COMMANDS, GROUPS, OTHER_NAMES, build_parser, load_commands, main, present_names
 
 VERBS = """
     record salvage replay show view list inspect query check verify publish diff copy stream warm init import export
@@ -41,6 +43,16 @@ def test_every_command_has_an_example_and_a_short_line() -> None:
         for action, command in load_commands(name).items():
             assert f"warp {name} {action}".strip() in command.example, (
                 f"warp {name} {action}: {command.example}"
+            )
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_argument_has_a_meaning(name: str) -> None:
+    for words, parser in parsers_of(build_parser(), name):
+        for action in parser._actions:
+            is_verb = isinstance(action, argparse._SubParsersAction)
+            assert is_verb or action.help, (
+                f"{words}: {' '.join(action.option_strings) or action.dest} has no help"
             )
 
 

@@ -12,6 +12,16 @@ from tests.conftest import ROOT
 from warpdata.cli.main import COMMANDS
 
 
+def test_every_variable_is_listed() -> None:
+    settings = (ROOT / "src" / "warpdata" / "settings.py").read_text()
+    page = (ROOT / "docs" / "reference" / "environment.md").read_text()
+    names = set(
+        re.findall(r"\b(?:WARP|AWS|AZURE)_[A-Z_\d]+\b|\b(?:[A-Z]+_)?PROXY\b|\b[A-Z_]*RANK\b", settings)
+    )
+    assert len(names) > 20
+    assert not {name for name in names if f"`{name}`" not in page}
+
+
 def test_generated_pages_cover_commands_names_and_formats(tmp_path: Path) -> None:
     pages = {path.relative_to(tmp_path / "docs").as_posix() for path in write_site_sources(tmp_path / "docs")}
     commands = (tmp_path / "docs" / "reference" / "cli.md").read_text()

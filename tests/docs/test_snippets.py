@@ -20,7 +20,7 @@ PAGES = [ROOT / "README.md", *sorted(page for page in (ROOT / "docs").rglob("*.m
 BLOCK = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```", re.S | re.M)
 SHOWN_ONLY = {"text", "json", "toml", "bash", ""}
 PRELUDE = """
-import contextlib, io, shlex, subprocess
+import contextlib, io, re, shlex, subprocess
 from warpdata.cli.main import main as _warp
 
 def _words(command):
@@ -30,7 +30,7 @@ def _words(command):
     words = list(parts)
     return None if any(set(word) <= set("|<>;&()") for word in words) else words
 
-def _shell(command, allowed):
+def _shell(command, allowed, shown):
     words, said = _words(command), io.StringIO()
     # In this process: starting one for each costs more than what most of them do. Jobs start this page again.
     if words and words[0] == "warp" and "--jobs" not in words:
@@ -44,12 +44,18 @@ def _shell(command, allowed):
         code = done.returncode
         said.write(done.stdout + done.stderr)
     assert code in allowed, f"$ {command}\\n{said.getvalue()}"
+    for line in shown:
+        pattern = ".*".join(re.escape(part) for part in line.split("…"))
+        assert re.search(f"^{pattern}\\s*$", said.getvalue(), re.M), f"the page shows {line!r}:\\n{said.getvalue()}"
 
 """
 
 
 def program_of(page: Path) -> str:
-    """The blocks of a page as one program: python as it stands, console lines that begin with `$ ` as commands."""
+    """The blocks of a page as one program: python as it stands, console lines that begin with `$ ` as commands.
+
+    Other lines of a console block are lines of the output, in which `…` stands for anything.
+    """
     program = ""
     for language, flags, text in BLOCK.findall(page.read_text()):
         if "no-run" in flags:
@@ -57,16 +63,17 @@ def program_of(page: Path) -> str:
         elif language == "python":
             program += text + "\n"
         elif language == "console":
-            commands = [line[2:].split("  #")[0] for line in text.splitlines() if line.startswith("$ ")]
-            program += "".join(f"_shell({each!r}, {allowed(each)})\n" for each in commands)
+            for command in re.findall(r"^\$ .*(?:\n(?!\$ ).*)*", text, re.M):
+                words, *shown = command.rstrip().splitlines()
+                program += f"_shell({words[2:]!r}, {allowed(words)}, {shown})\n"
         else:
             assert language in SHOWN_ONLY, f"{page.name}: what is a {language!r} block?"
     return program
 
 
 def allowed(command: str) -> tuple[int, ...]:
-    """A salvage that lost something, or a check that found something, says so with 3."""
-    return (0, 3) if "salvage" in command or "warp check" in command else (0,)
+    """A command that finds damage, or loses something, ends with 3."""
+    return (0, 3) if re.search("warp (salvage|check|verify)", command) else (0,)
 
 
 def missing(page: Path) -> list[str]:

@@ -25,7 +25,7 @@ import warpdata as wd
 from tests.episodes.nursery import Nursery, is_alive
 from tests.waiting import until
 from warpdata.episodes.record import camera, tables
-from warpdata.formats.journal import mapped_file
+from warpdata.formats.journal import writer as journal_writer
 
 NAMES = ("number", "text", "large", "cam/left", "cam/right")
 LIMIT_S = 60
@@ -49,7 +49,7 @@ def make_small() -> None:
     """Every block, window and ring is so small that their borders are met all the time."""
     tables._BLOCK_BYTES, tables._BLOCK_ROWS, tables._EVENTS_PER_BLOCK = 64, (4, 8), 4
     camera.SEGMENT_BYTES, camera.SEGMENT_FRAMES = 4096, 2
-    mapped_file.WINDOW_BYTES = 1 << 16
+    journal_writer.WINDOW_BYTES = 1 << 16
 
 
 def record(root: Path, how: str, shared: mmap.mmap) -> None:

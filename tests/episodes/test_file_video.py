@@ -249,7 +249,9 @@ def test_jpeg_pictures_have_the_pixels_that_pillow_shows(
     smooth = np.linspace(0, 255, int(np.prod(shape))).reshape(shape)
     frames = [np.uint8((smooth * k + rng.integers(0, 60, shape)) % 256) for k in range(1, 4)]
     signal = pictures([jpeg(each, **options) for each in frames])
-    expected = np.stack([np.asarray(Image.open(io.BytesIO(data))) for data in signal.pictures(range(len(signal)))])
+    expected = np.stack(
+        [np.asarray(Image.open(io.BytesIO(data))) for data in signal.pictures(range(len(signal)))]
+    )
     assert np.array_equal(signal.values(), expected)
     found = encoded_camera("top", signal)
     assert found is not None
@@ -324,12 +326,13 @@ def test_a_picture_that_grows_behind_its_head_takes_no_memory() -> None:
 
 def test_pictures_of_windows_are_decoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     pixels = np.random.default_rng(0).integers(0, 255, (20, 18, 20, 3)).astype(np.uint8)
-    signal = pictures([png(each) for each in pixels])
+    data = [png(each) for each in pixels]
+    signal = pictures(data)
     decoded: list[int] = []
     real = PictureDecoder.pixels
 
     def counting(self: PictureDecoder, picture: bytes, *others: Any) -> None:
-        decoded.append(signal.data.index(picture))
+        decoded.append(data.index(picture))
         real(self, picture, *others)
 
     monkeypatch.setattr(PictureDecoder, "pixels", counting)

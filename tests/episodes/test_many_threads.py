@@ -21,7 +21,7 @@ Opened = tuple[Write, Callable[[], np.ndarray]]
 """How to write a record, and how to finish and read every value: rows of (thread, number)."""
 
 
-def run_threads(write: Write, count: int = COUNT) -> dict[int, list[int]]:
+def run_threads(write: Callable[[int, int], object], count: int = COUNT) -> dict[int, list[int]]:
     """The numbers that were acknowledged, by thread."""
     acknowledged: dict[int, list[int]] = {thread: [] for thread in range(THREADS)}
     begin = threading.Barrier(THREADS)

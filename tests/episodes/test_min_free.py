@@ -64,7 +64,7 @@ def test_a_disk_that_fills_is_reported_ahead(
         until(lambda: bool(caplog.records), "nothing is reported")
         rec.append("x", 2.0)
     assert [record.levelname for record in caplog.records] == ["WARNING"]
-    assert "minutes left at this rate" in caplog.text
+    assert "left at this rate" in caplog.text
     assert len(wd.open(tmp_path / "root")[0]["x"]) == 2
 
 

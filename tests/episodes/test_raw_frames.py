@@ -18,7 +18,7 @@ from tests.waiting import until
 from warpdata.bytekit.process import system
 from warpdata.episodes.record import camera, threads
 from warpdata.formats.episodedir import containers
-from warpdata.formats.journal import mapped_file, slots
+from warpdata.formats.journal import writer as journal_writer
 
 FRAMES, SHAPE = 120, (48, 64, 3)
 
@@ -27,15 +27,14 @@ FRAMES, SHAPE = 120, (48, 64, 3)
 def synced(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     """How many bytes of each journal were brought to the disk."""
     found: dict[str, int] = {}
-    sync_range = mapped_file.sync_range
+    sync_range = journal_writer.sync_range
 
     def counted(fd: int, start: int, end: int) -> None:
         name = os.path.basename(os.readlink(f"/proc/self/fd/{fd}"))
         found[name] = found.get(name, 0) + end - start
         sync_range(fd, start, end)
 
-    for module in (mapped_file, slots):
-        monkeypatch.setattr(module, "sync_range", counted)
+    monkeypatch.setattr(journal_writer, "sync_range", counted)
     return found
 
 

@@ -34,7 +34,7 @@ from warpdata.errors import (
     TimestampOrderError,
     WriterClosedError,
 )
-from warpdata.formats.journal import mapped_file
+from warpdata.formats.journal import writer as journal_writer
 from warpdata.formats.journal.reader import JournalReader
 
 
@@ -462,7 +462,7 @@ def test_a_disk_that_cannot_sync_is_an_error_while_recording(
     writers = [wd.DiskEpisodeWriter(tmp_path / str(name), durability="1ms") for name in range(len(values))]
     for writer, value in zip(writers, values, strict=True):
         writer.append("x", value, 0)
-    monkeypatch.setattr(mapped_file, "sync_range", broken)
+    monkeypatch.setattr(journal_writer, "sync_range", broken)
     for writer, value in zip(writers, values, strict=True):
         with contextlib.suppress(StoreError):  # its thread may have met the disk already
             writer.append("x", value, 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import itertools
+import mmap
 import os
 import signal
 import threading
@@ -22,7 +23,7 @@ from warpdata.episodes.record import camera, recording
 from warpdata.episodes.salvage.unfinished import is_recorded
 from warpdata.errors import JournalInUseError, StoreError
 from warpdata.formats.episodedir.video import VideoEncoder
-from warpdata.formats.journal import mapped_file
+from warpdata.formats.journal import writer as journal_writer
 from warpdata.formats.journal.writer import MAX_MAPPED_BYTES, JournalWriter
 
 IMAGE = np.zeros((16, 16, 3), np.uint8)
@@ -175,7 +176,7 @@ def test_a_failed_sync_is_an_error_of_the_next_call(
         failed.set()
         raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr(mapped_file, "sync_range", broken)
+    monkeypatch.setattr(journal_writer, "sync_range", broken)
     with contextlib.suppress(StoreError):  # something to sync
         append(writer, 1)
     assert failed.wait(LIMIT_S)
@@ -238,7 +239,7 @@ def room(folder: Path) -> int:
 def test_a_large_record_takes_little_more_than_its_size(size: int, tmp_path: Path) -> None:
     """Windows of a journal are of one size; what is larger goes past them."""
     data = np.full(size, 7, np.uint8)
-    allowance = 4 * mapped_file.WINDOW_BYTES
+    allowance = 4 * journal_writer.WINDOW_BYTES
     with wd.record(tmp_path / "a", clock="simulated") as rec:
         rec.append("before", 1.0, 0)
         rec.append("large", data, 0)
@@ -252,7 +253,7 @@ def test_a_large_record_takes_little_more_than_its_size(size: int, tmp_path: Pat
         writer.write_timestep({"x": data})
         until(lambda: not writer._threads.chores.jobs, "windows are never prepared")
         is_mapped = size <= MAX_MAPPED_BYTES
-        windows = 3 * mapped_file.MAX_WINDOW_BYTES if is_mapped else allowance
+        windows = 3 * journal_writer.MAX_WINDOW_BYTES if is_mapped else allowance
         assert os.stat(writer.partial_path).st_blocks * 512 <= size + windows
     episode = wd.open_recordings(tmp_path / "a")[0]
     assert np.array_equal(episode["large"].values()[0], data)
@@ -507,3 +508,23 @@ def test_a_recording_closed_before_it_has_begun_is_whole(
     assert done == ["begun", "named"]
     assert wd.open_episode(tmp_path / "ep")["x"].values().tolist() == [1.0]
     assert list(wd.open_episode(tmp_path / "ep").meta["signals"]) == ["x"]
+
+
+def test_a_slow_signal_makes_few_pages_dirty_ahead_of_its_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pages that are dirty long before they are full reach the disk twice: once as zeros."""
+    faulted = []
+
+    def counted(window: mmap.mmap, start: int = 0, end: int | None = None) -> bool:
+        faulted.append((len(window) if end is None else end) - start)
+        return True
+
+    monkeypatch.setattr(system, "populate_to_write", counted)
+    with wd.DiskEpisodeWriter(tmp_path / "ep") as writer:
+        for step in range(20_000):
+            writer.append("x", float(step), step)
+            if step % 100 == 0:
+                writer._threads.chores.settle()
+        written = writer._journal.writer.position
+    assert written <= sum(faulted) <= written + (256 << 10)

@@ -31,9 +31,8 @@ from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.documents import Description
 from warpdata.formats.episodedir.frame_index import read_marks
 from warpdata.formats.journal.layout import record_span
-from warpdata.formats.journal.mapped_file import move_to_disk
 from warpdata.formats.journal.reader import JournalReader
-from warpdata.formats.journal.writer import JournalWriter
+from warpdata.formats.journal.writer import JournalWriter, move_to_disk
 
 STEPS = 45
 SPREAD = 9_000

@@ -377,7 +377,7 @@ def test_a_process_killed_while_it_finishes_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, moment: str
 ) -> None:
     from warpdata.episodes.record import recorder, shared
-    from warpdata.episodes.salvage import parts
+    from warpdata.episodes.salvage import finish as parts
 
     target = tmp_path / name
     if moment == "pack_episode" and name == "root":

@@ -21,11 +21,10 @@ from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.io.ranges import BytesRangeReader
 from warpdata.bytekit.process import system
 from warpdata.errors import FormatError, JournalInUseError, LimitExceededError, WriterClosedError
-from warpdata.formats.journal import layout, mapped_file
-from warpdata.formats.journal.mapped_file import move_to_disk, remove_file
+from warpdata.formats.journal import layout
+from warpdata.formats.journal import writer as journal_writer
 from warpdata.formats.journal.reader import JournalReader, is_live
-from warpdata.formats.journal.slots import SlotFile
-from warpdata.formats.journal.writer import JournalWriter, StepRecord
+from warpdata.formats.journal.writer import JournalWriter, SlotFile, StepRecord, move_to_disk, remove_file
 
 SPEC = ROOT / "src" / "warpdata" / "formats" / "journal" / "SPEC.md"
 
@@ -210,7 +209,7 @@ def test_whenever_its_writer_dies_a_record_is_whole_or_was_never_finished(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, is_step: bool
 ) -> None:
     """What is in the file after each line that writes it: in a window and past it, nothing is said to be lost."""
-    monkeypatch.setattr(mapped_file, "WINDOW_BYTES", 1 << 14)
+    monkeypatch.setattr(journal_writer, "WINDOW_BYTES", 1 << 14)
     path = tmp_path / "a"
     writer = JournalWriter(path, {}, max_record_bytes=size)
     writer.append(1, 0, 1, 0, b"first")
@@ -299,7 +298,6 @@ def test_the_lock_dies_with_its_process_whatever_a_thread_maps_while_a_child_is_
     writer.on_advance = lambda: None
     for step in range(800):
         writer.append(0, step, 1, 0, b"x" * 1000)
-    writer._is_faulted = True  # so the window ahead is the first to be prepared
     mapped, goes_on = threading.Event(), threading.Event()
 
     def pause(*_: object) -> None:
@@ -332,10 +330,10 @@ def test_what_an_interrupted_append_left_is_no_damage(tmp_path: Path, size: int)
     """Ctrl-C may come after the bytes of a record were copied and before it counts; a smaller one follows."""
     writer = JournalWriter(tmp_path / "a", {}, max_record_bytes=1 << 24)
     writer.append(1, 0, 1, 0, b"first")
-    taken, writer._taken = writer._taken, lambda _: (_ for _ in ()).throw(KeyboardInterrupt)
+    taken, writer._end_record = writer._end_record, lambda _: (_ for _ in ()).throw(KeyboardInterrupt)
     with pytest.raises(KeyboardInterrupt):
         writer.append(1, 1, 1, 0, b"\xff" * size)
-    writer._taken = taken
+    writer._end_record = taken
     writer.append(1, 1, 1, 0, b"second")
     writer.append(1, 2, 1, 0, b"third")
     writer.close()

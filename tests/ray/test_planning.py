@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import sys
 
 import numpy as np
 import pyarrow.compute as pc
@@ -262,7 +263,12 @@ def test_what_goes_wrong_with_a_row_is_named(catalog: str) -> None:
         DatasetError, match=r"failed for episode 'ep02': RuntimeError: no model \(test_planning"
     ):
         rows.changed_row(failing, row)
+    with pytest.raises(DatasetError, match="failed for episode 'ep02': SystemExit: 3") as caught:
+        rows.changed_row(lambda _: sys.exit(3), row)  # Ray would start the worker again for ever
+    assert caught.value.__cause__ is None
     joints = np.zeros(made(2)["joints"].values().shape)
+    with pytest.raises(ValueError, match=r"episode 'ep02': .*expected one row"):
+        rows.changed_row(lambda _: {"short": joints[:3]}, row)
     with pytest.raises(ConflictError, match="episode 'ep02' has a signal 'joints' already"):
         rows.changed_row(lambda _: {"joints": joints}, row)
     replaced = wd.ray.open(rows.changed_row(lambda _: {"joints": joints}, row, replace=True))

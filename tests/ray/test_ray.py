@@ -298,7 +298,9 @@ def test_what_fails_publishes_nothing(catalog: str) -> None:
     assert latest("lab/fast", catalog) is None
 
 
-def test_a_function_that_fails_is_one_line_and_no_rows_are_no_version(catalog: str) -> None:
+def test_a_function_that_fails_is_one_line_and_no_rows_are_no_version(
+    catalog: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     before = latest("lab/arm", catalog)
 
     def failing(episode: wd.Episode) -> None:
@@ -309,6 +311,12 @@ def test_a_function_that_fails_is_one_line_and_no_rows_are_no_version(catalog: s
         wd.ray.publish(made_rows, "lab/arm", catalog=catalog)
     assert len(str(caught.value).splitlines()) == 1
     assert caught.value.__cause__ is None
+    assert "Traceback" not in capfd.readouterr().err
+    with pytest.raises(TypeError, match="there came a int") as wrong:
+        wd.ray.publish(
+            wd.ray.map_episodes("lab/arm", lambda _: 5, catalog=catalog), "lab/arm", catalog=catalog
+        )
+    assert len(str(wrong.value).splitlines()) <= 3
     none = wd.ray.read_episodes("lab/arm", catalog=catalog, where="task = 'nothing'")
     with pytest.raises(DatasetError, match="no episodes to publish"):
         wd.ray.publish(none, "lab/arm", catalog=catalog)

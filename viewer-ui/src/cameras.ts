@@ -71,10 +71,16 @@ export class Camera {
     this.usesCodec = signal.kind === "image" && typeof VideoDecoder !== "undefined" && signal.dtype === "uint8";
   }
 
+  /** Read the times; the page is not settled before, also where the camera takes the place of one that showed a frame. */
   async open(): Promise<void> {
-    const found = await getArrays("times", this.query({ base: this.base }));
-    this.times = found.arrays.times!.data as Float64Array;
-    if (!this.isClosed) open.add(this);
+    open.add(this);
+    try {
+      const found = await getArrays("times", this.query({ base: this.base }));
+      this.times = found.arrays.times!.data as Float64Array;
+    } catch (error) {
+      this.failure = (error as Error).message;
+      throw error;
+    }
   }
 
   /** The last frame at or before a time, -1 before the first. */

@@ -513,13 +513,13 @@ class Dataset:
             ["table", text(name), f"{part.row_count} rows"] for name, part in self.manifest.tables.items()
         ]
         parts += [["artifact", text(name), text(part.kind)] for name, part in self.manifest.artifacts.items()]
-        episodes = ""
+        episodes: tuple[str, ...] = ()
         if any(part.kind == model.EPISODE_KIND for part in self.manifest.artifacts.values()):
             try:
-                episodes = self.episodes[:_SHOWN_EPISODES]._repr_html_()
+                episodes = self.episodes._html_rows(_SHOWN_EPISODES)
             except WarpError as error:  # not reachable, or closed
-                episodes = f"<p>{text(str(error))}</p>"
-        return titled(f"{self.id}@{self.version[:12]}", html_table(["", "name", ""], parts), episodes)
+                episodes = (f"<p>{text(str(error))}</p>",)
+        return titled(f"{self.id}@{self.version[:12]}", html_table(["", "name", ""], parts), *episodes)
 
     def __repr__(self) -> str:
         return f"<Dataset {self.id}@{self.version[:12]}: {', '.join(dict.fromkeys(self.tables + self.artifacts))}>"

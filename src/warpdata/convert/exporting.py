@@ -31,7 +31,9 @@ from warpdata.episodes.forms.content import ContentSum, RowsSum
 from warpdata.episodes.sources.encoded import EncodedRun, encoded_run
 from warpdata.errors import FormatError, SchemaMismatchError, WarpError, require_word
 from warpdata.timeline.episode import Episode
-from warpdata.timeline.meta import SignalMeta
+from warpdata.timeline.memory import ArraySignal
+from warpdata.timeline.meta import OBJECT, SignalMeta
+from warpdata.timeline.ragged import join_sound, split_rows
 from warpdata.timeline.signal import Signal
 from warpdata.timeline.source import LazySignals, SourceAround
 from warpdata.timeline.steps import Steps
@@ -41,6 +43,8 @@ OnError = Literal["stop", "skip"]
 Work = Callable[[int, Episode], Any]
 """Work on the episode at a position; it must pickle."""
 _BLOCK_BYTES = 4 << 20
+_RAGGED_ROWS = 64
+"""Values of varying length in a block."""
 _LOSSLESS = ("ffv1", "png")
 _PREFIX = re.compile(r"(observations?|obs|actions?)[./](obs/)?")
 _NO_PLACE = "what was seen after the last step has no place in the target"
@@ -73,7 +77,7 @@ class StepWriter(ABC):
     format: ClassVar[str]
     version = ""
     holds_ragged = False
-    """Whether the format has a place for values of varying length at every step."""
+    """Whether the format has a place for values of varying length at every step; sound becomes such values."""
     out: Any = None
     schema: dict[str, tuple[np.dtype[Any], tuple[int, ...]]]
 
@@ -120,7 +124,7 @@ class StepWriter(ABC):
 
     def choose(self, rows: StepRows, _episodes: Episodes) -> None:
         """Choose the schema of the set from the first episode that can be read."""
-        self.schema = {name: (column.meta.dtype, column.meta.shape) for name, column in rows.columns.items()}
+        self.schema = {name: column.type for name, column in rows.columns.items()}
 
     def prepare(self, options: AlignOptions, scratch: Path, position: int, episode: Episode) -> Part:
         """The part of the episode at a position, in any process; its files go into a folder below `scratch`."""
@@ -147,8 +151,7 @@ class StepWriter(ABC):
     def check_same(self, names: Iterable[str], rows: StepRows) -> None:
         """Raise unless an episode has these signals of the schema, with the same types."""
         for name in names:
-            meta = rows.columns[name].meta if name in rows.columns else None
-            types = [self.schema.get(name), None if meta is None else (meta.dtype, meta.shape)]
+            types = [self.schema.get(name), rows.columns[name].type if name in rows.columns else None]
             if types[0] != types[1]:
                 words = ["no such signal" if each is None else f"{each[0]}{list(each[1])}" for each in types]
                 raise SchemaMismatchError(
@@ -180,11 +183,10 @@ class StepRows:
     """
 
     def __init__(self, episode: Episode, options: AlignOptions, *, ragged: bool = False) -> None:
-        kinds = ("sound",) if ragged else ("sound", "ragged")
         self.notes = {
             name: note_of(signal, "dropped", f"{signal.meta.kind} values have no place in the target")
             for name, signal in episode.signals.items()
-            if signal.meta.kind in kinds
+            if signal.meta.rows is not None and not ragged
         }
         if self.notes:
             kept = [name for name in episode.signals if name not in self.notes]
@@ -194,7 +196,12 @@ class StepRows:
         self.steps = steps_with(episode, options)
         self.is_aligned = bool(options.to_json())
         """Whether the caller chose the steps."""
-        signals = {name: signal for name, signal in episode.signals.items() if len(signal)}
+        sounds = {
+            name: _SoundByStep(signal, self.steps)
+            for name, signal in episode.signals.items()
+            if signal.meta.kind == "sound" and len(signal)
+        }
+        signals = {name: signal for name, signal in episode.signals.items() if len(signal)} | sounds
         counts = {name: self._exact_rows(signal) for name, signal in signals.items()}
         later = [name for name, count in counts.items() if count is not None and count > len(self)]
         later.sort(key=lambda name: signals[name].meta.role != "observation")
@@ -255,7 +262,9 @@ class StepRows:
 
     def drop_objects(self, why: str) -> None:
         """Remove text and bytes, for formats that have no place for them."""
-        self.drop((name for name, column in self.columns.items() if column.meta.is_object), why)
+        self.drop(
+            (name for name, column in self.columns.items() if column.meta.kind in ("text", "bytes")), why
+        )
 
     def add_missing(self, name: str, why: str) -> None:
         """Note an array that the format needs and the episode does not have."""
@@ -291,6 +300,12 @@ class StepColumn:
         return self.signal.meta
 
     @property
+    def type(self) -> tuple[np.dtype[Any], tuple[int, ...]]:
+        """Type and shape of a row of the array; of values of varying length -1 is their length."""
+        rows = self.meta.rows
+        return (self.meta.dtype, self.meta.shape) if rows is None else (rows.dtype, (-1, *rows.shape))
+
+    @property
     def has_more(self) -> bool:
         """Whether it has one more row than there are steps: the observation after the last one."""
         return self.count > len(self.steps)
@@ -302,7 +317,9 @@ class StepColumn:
     def blocks(self, start: int = 0, stop: int | None = None) -> Iterator[NDArray[Any]]:
         """The rows, a few megabytes at a time."""
         end = self.count if stop is None else stop
-        step = max(1, _BLOCK_BYTES // max(64, self.meta.row_bytes))
+        step = _RAGGED_ROWS
+        if self.meta.rows is None:
+            step = max(1, _BLOCK_BYTES // max(64, self.meta.row_bytes))
         is_whole = self.is_exact and start == 0 and end == len(self.signal) and not self.meta.is_object
         total = RowsSum() if is_whole and encoded_run(self.signal) is None else None
         for low in range(start, end, step):
@@ -323,6 +340,8 @@ class StepColumn:
         `decoded`: encoded frames become pixels. `has_final`: the target has a place for the observation after the last
         step. `error_ns`: how far its rows are moved in time.
         """
+        if isinstance(self.signal, _SoundByStep):
+            return note_of(self.signal.sound, "resampled", self.signal.why)
         note = partial(note_of, self.signal, known=self.content, max_error_ns=error_ns)
         kept: How = "resampled" if error_ns else "kept"
         if self.steps.comes_later(self.signal):
@@ -345,6 +364,21 @@ class StepColumn:
         if run is not None:
             return note("reencoded", "decoded to pixels")
         return note(kept)
+
+
+class _SoundByStep(ArraySignal):
+    """A sound signal as values of varying length: the samples from each step to the next."""
+
+    def __init__(self, signal: Signal, steps: Steps) -> None:
+        self.sound = signal
+        rows, (samples, rate, start_ns, _) = signal.meta.rows, join_sound(signal)
+        at = np.rint((steps.times_ns - start_ns) * rate / 1e9).clip(0, len(samples)).astype(np.int64)
+        self.why = f"the samples from each step to the next, {rate:g} Hz"
+        if len(at) and at[0]:
+            self.why += f"; {at[0]} samples before the first step have no place"
+        values = split_rows(samples, np.append(at, len(samples)) if len(at) else at[:0])
+        meta = SignalMeta(OBJECT, (), "ragged", role=signal.meta.role, clock=steps.clock, rows=rows)
+        super().__init__(steps.times_ns, values, meta)
 
 
 def source_id(episode: Episode) -> str:

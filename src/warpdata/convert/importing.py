@@ -25,7 +25,6 @@ from warpdata.bytekit.process.locks import FileLock
 from warpdata.convert.exporting import EpisodeTask, OnError, Progress, check_on_error
 from warpdata.convert.plain_names import RENAMED, names_behind, with_plain_names
 from warpdata.convert.receipt import ConversionReceipt, Note, metadata_of, note_of
-from warpdata.episodes.collection.edits import episode_path
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.episodes.collection.jobs import Here, Runner, in_order
 from warpdata.episodes.collection.local import holds_recordings
@@ -36,7 +35,7 @@ from warpdata.episodes.sources.encoded import encoded_parts
 from warpdata.episodes.sources.shard_episode import episode_of_shard
 from warpdata.errors import ConflictError, FormatError, WarpError, require_kind, require_word
 from warpdata.formats.episodedir import layout
-from warpdata.formats.episodedir.documents import VideoOptions, read_meta
+from warpdata.formats.episodedir.documents import VideoOptions, episode_path, read_meta
 from warpdata.formats.wshard.reader import ShardReader
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.source import PLAIN_TYPES, ReadOnlyDict, SourceAround

@@ -42,7 +42,8 @@ def write(
     """Write every episode as an `.rrd` file below a new folder, or as the one file that `target` names.
 
     Signals are entities under their names on the timeline `time`. Numbers are scalars (`float64`), JPEG and PNG
-    pictures are copied, other cameras are raw images, text is a log. Bytes are dropped.
+    pictures are copied, other cameras are raw images, text is a log. Of values of varying length those with rows of
+    three numbers or more are points, others tensors; sound is a curve of its samples. Bytes are dropped.
     """
     version = str(_load_rerun().__version__)
     return write_episode_files("rrd", episodes, target, _write_file, version=version, progress=progress)
@@ -80,17 +81,11 @@ def _write_file(episode: Episode, path: Path, receipt: ConversionReceipt | None)
 
 def _send_signal(rerun: Any, recording: Any, name: str, signal: Signal) -> Note:
     meta = signal.meta
-    points = meta.rows if meta.kind == "ragged" else None
-    points = points if points is not None and len(points.shape) == 1 and points.shape[0] >= 3 else None
-    if points is None and (meta.kind == "bytes" or meta.rows is not None or not len(signal)):
+    if meta.kind == "bytes" or not len(signal):
         return note_of(signal, "dropped", "a recording of Rerun has no place for it")
-    if points is not None:
-        for value, ts_ns in signal:
-            recording.set_time(TIMELINE, timestamp=np.datetime64(ts_ns, "ns"))
-            recording.log(name, rerun.Points3D(value[:, :3].astype(np.float32)))
-        if points == RowType(np.dtype(np.float32), (3,)):
-            return note_of(signal)
-        return note_of(signal, "retyped", "points of three float32, without further columns")
+    if meta.rows is not None:
+        send = _send_sound if meta.kind == "sound" else _send_ragged
+        return send(rerun, recording, name, signal, meta.rows)
     if meta.kind == "image":
         return _send_camera(rerun, recording, name, signal)
     for times, values in _blocks(signal):
@@ -105,6 +100,31 @@ def _send_signal(rerun: Any, recording: Any, name: str, signal: Signal) -> Note:
     if meta.names is not None and meta.kind != "text":
         recording.log(name, rerun.SeriesLines(names=list(meta.names)), static=True)
     return note_of(signal) if is_same else note_of(signal, "retyped", "flat list of float64 scalars")
+
+
+def _send_ragged(rerun: Any, recording: Any, name: str, signal: Signal, kind: RowType) -> Note:
+    """A point cloud, where the first three numbers of a row are its place; other values as tensors."""
+    is_cloud = len(kind.shape) == 1 and kind.shape[0] >= 3
+    for value, ts_ns in signal:
+        recording.set_time(TIMELINE, timestamp=np.datetime64(ts_ns, "ns"))
+        is_empty = not len(value)  # a tensor without numbers cannot be logged
+        shown = rerun.Points3D(value[:, :3].astype(np.float32)) if is_cloud else rerun.Tensor(value)
+        recording.log(name, rerun.Clear(recursive=False) if is_empty and not is_cloud else shown)
+    if not is_cloud or kind == RowType(np.dtype(np.float32), (3,)):
+        return note_of(signal)
+    return note_of(signal, "retyped", "points of three float32, without further columns")
+
+
+def _send_sound(rerun: Any, recording: Any, name: str, signal: Signal, kind: RowType) -> Note:
+    """Every sample as a scalar at its own time, with one curve for each channel."""
+    step_ns = 1e9 / float(signal.meta.rate_hz or 1)
+    for value, ts_ns in signal:
+        times = ts_ns + np.rint(np.arange(len(value)) * step_ns).astype(np.int64)
+        flat = value.astype(np.float64).reshape(len(value), -1)
+        columns = rerun.Scalars.columns(scalars=flat.reshape(-1)).partition([flat.shape[1]] * len(flat))
+        index = rerun.TimeColumn(TIMELINE, timestamp=times.astype("datetime64[ns]"))
+        recording.send_columns(name, indexes=[index], columns=columns)
+    return note_of(signal, "retyped", f"float64 scalars of {kind.dtype}, each at its own time")
 
 
 def _send_camera(rerun: Any, recording: Any, name: str, signal: Signal) -> Note:

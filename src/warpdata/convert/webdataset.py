@@ -28,7 +28,7 @@ from warpdata.convert.aligning import stated_rate
 from warpdata.convert.exporting import ExportOptions, Part, StepColumn, StepRows, StepWriter
 from warpdata.convert.place import Place, foreign_errors
 from warpdata.convert.receipt import ConversionReceipt, EpisodeNotes, metadata_of, note_of
-from warpdata.convert.stepped import EpisodeColumn, Parts, Rows, SteppedEpisodes, numeric_type
+from warpdata.convert.stepped import EpisodeColumn, Parts, Read, Rows, SteppedEpisodes, numeric_type
 from warpdata.convert.tables.npz import NpzFile, npy_array
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.episodes.sources.cameras import SourceVideo
@@ -54,7 +54,8 @@ OWN_FIELD = "warpdata.json"
 """The field with what warpdata keeps and a sample has no place for."""
 MAX_FIELD_BYTES = 1 << 30
 _VIDEOS = ("mp4", "mkv", "mov", "avi", "webm")
-_FRAME = re.compile(r"(?:(.+?)\.)?(?:(\d+)\.)?(jpe?g|png)")
+_FRAME = re.compile(r"(?:(.+?)\.)?(?:(\d+)\.)?(jpe?g|png|(?<=\.\d{6}\.)npy)")
+"""A picture of an episode that is one sample, or a value of varying length: signal, number, ending."""
 _NUMBERS = ("cls", "cls2", "index", "id", "inx")
 _TEXTS = ("txt", "text", "transcript", "json", "jsn")
 _TAR_HEAD = 262
@@ -304,6 +305,10 @@ class TarEpisodes(SteppedEpisodes):
                 rows = Rows.of(as_objects(text), "text")
             else:
                 raise CorruptLayoutError(f"field {field!r} is missing", path=place)
+            if about.get("ragged") is True and rows.kind is None and rows.shape:  # all have one length
+                rows = replace(
+                    rows, kind="ragged", shape=rows.shape[1:], read=partial(_read_objects, rows.read)
+                )
             if at is not None and (len(at) != rows.count or not all(0 <= each < note.steps for each in at)):
                 at = None if rows.count == note.steps + 1 else range(rows.count)
             named[signal] = _column(rows, about["role"], at, note.steps)
@@ -359,7 +364,9 @@ class TarEpisodes(SteppedEpisodes):
         if not counts:
             steps = max([steps, int(bool(single)), *(len(numbers) for _, numbers in pictures.values())])
         columns = {name: _column(rows, roles[name], None, steps) for name, rows in arrays.items()}
-        columns |= {name: _column(rows, "observation", at, steps) for name, (rows, at) in pictures.items()}
+        columns |= {
+            name: _column(rows, _role(name, rows), at, steps) for name, (rows, at) in pictures.items()
+        }
         for name, field in single.items():
             columns[name] = _column(self._shards.rows(f"{name}.bin", [field]), "other", [0], steps)
         return columns, static, steps
@@ -367,7 +374,7 @@ class TarEpisodes(SteppedEpisodes):
     def _pictures(
         self, frames: Mapping[tuple[str, str], list[tuple[int, SampleField]]], taken: Mapping[str, Any]
     ) -> dict[str, tuple[Rows, list[int]]]:
-        """Signals of numbered pictures with the numbers of these."""
+        """Signals of numbered pictures and arrays, with the numbers of these."""
         pictures: dict[str, tuple[Rows, list[int]]] = {}
         for (stem, kind), listed in frames.items():
             listed.sort(key=lambda each: each[0])
@@ -399,6 +406,10 @@ def _column(rows: Rows, role: Any, at: Sequence[int] | None, steps: int) -> Epis
     return EpisodeColumn(rows, role, at=None if is_dense else numbers)
 
 
+def _read_objects(read: Read, start: int, stop: int) -> NDArray[Any]:
+    return as_objects(read(start, stop))
+
+
 def _role(name: str, rows: Rows) -> Any:
     return "observation" if rows.is_pictures else guess_role(name, rows.kind or "tensor").role
 
@@ -426,15 +437,14 @@ def write(
 ) -> ConversionReceipt:
     """Write episodes as a folder of tar shards, which appears whole or not at all.
 
-    `per="episode"` makes a sample of each episode, with an array per signal; `per="step"` one of each step, with the
-    episode as its folder; by default as the source was, else per episode. Shards have about `shard_bytes`. JPEG and
-    PNG pictures and encoded videos are copied. The times of the steps are kept in the samples.
+    `per="episode"` makes a sample of each episode, with an array per signal (an array for each value, where their
+    lengths vary); `per="step"` one of each step, with the episode as its folder; by default as the source was, else
+    per episode. Shards have about `shard_bytes`. JPEG and PNG pictures and encoded videos are copied. The times of the
+    steps are kept in the samples.
     """
     chosen = per or metadata_of(episodes.metadata, "webdataset").get("per") or "episode"
     require_word("per", chosen, ("episode", "step"))
-    writer = SampleWriter(chosen, shard_bytes, prefix)
-    writer.holds_ragged = chosen == "step"
-    return writer.write(episodes, target, **options)
+    return SampleWriter(chosen, shard_bytes, prefix).write(episodes, target, **options)
 
 
 @dataclass
@@ -442,6 +452,7 @@ class SampleWriter(StepWriter):
     """Tar shards, filled one after the other."""
 
     format = "webdataset"
+    holds_ragged = True
     _per: Per
     _limit: int
     _prefix: str
@@ -522,7 +533,12 @@ class SampleFields:
         """Names, roles, static items and step times, which a sample has no place for."""
         signals = self._rows.episode.signals
         roles = {
-            name: {"field": field, "role": signals[name].meta.role, "at": self._at.get(name)}
+            name: {
+                "field": field,
+                "role": signals[name].meta.role,
+                "at": self._at.get(name),
+                **({"ragged": True} if signals[name].meta.rows is not None else {}),
+            }
             for name, field in self._fields.items()
         }
         notes = self._rows.episode_notes(len(self._rows))
@@ -559,6 +575,13 @@ class SampleFields:
             return []
         if kind == "text":
             return [(self._field(name, "json"), json.dumps(values.tolist()).encode())]
+        if column.meta.rows is not None:
+            stem = self._field(name, "000000.npy").removesuffix(".000000.npy")
+            numbers = self._at[name] if is_sparse else range(len(values))
+            return [
+                (f"{stem}.{at:06d}.npy", _value_bytes(value))
+                for at, value in zip(numbers, values, strict=True)
+            ]
         return [(self._field(name, "npy"), _value_bytes(values))]
 
     def per_step(self, key: str) -> Iterator[tuple[str, list[Member]]]:

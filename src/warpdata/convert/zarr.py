@@ -1,7 +1,8 @@
 """Replay buffers of diffusion policy and UMI: Zarr trees in a folder or a zip archive. The adapter of zarr.
 
 `data/<signal>` holds the rows of all episodes, `meta/episode_ends` where episodes end. Trees of version 2 and 3 are
-read; version 2 is written, which diffusion policy opens.
+read; version 2 is written, which diffusion policy opens. It leaves alone what we keep in `ragged/<signal>`: `values`,
+the rows of values of varying length end to end, and `lengths`, how many of them each step has.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Unpack
 
@@ -54,6 +56,7 @@ from warpdata.errors import (
     require_word,
 )
 from warpdata.timeline.meta import guess_role
+from warpdata.timeline.ragged import join_rows, split_rows
 
 Compressor = Literal["zstd", "blosc", "zlib", "none"]
 _CODECS: dict[str, dict[str, Any]] = {
@@ -63,6 +66,7 @@ _CODECS: dict[str, dict[str, Any]] = {
     "blosc": {"cname": "zstd", "clevel": 5, "shuffle": 2},
 }
 ENDS = "meta/episode_ends"
+RAGGED, LENGTHS, VALUES = "ragged/", "/lengths", "/values"
 MAX_CHUNK_BYTES = 1 << 30
 _MAX_JSON_BYTES, _MAX_METADATA_BYTES, _MAX_ENDS_BYTES = 16 << 20, 64 << 20, 1 << 30
 _CHUNK_BYTES = 2 << 20
@@ -127,11 +131,27 @@ class ReplayBuffer(SteppedEpisodes):
 
     @cached_property
     def arrays(self) -> dict[str, Rows]:
-        """The arrays inside `data`; a single value has no rows."""
+        """The arrays inside `data`, and those of varying length; a single value has no rows."""
         paths = [path for path in self.paths if path.startswith("data/")]
         if not paths:
             raise CorruptLayoutError("a replay buffer without any array in 'data'", path=self.name)
-        return {path.removeprefix("data/"): ZarrArray(self._tree, path).rows() for path in paths}
+        arrays = {path.removeprefix("data/"): ZarrArray(self._tree, path).rows() for path in paths}
+        for path in self.paths:
+            if path.startswith(RAGGED) and path.endswith(LENGTHS):
+                arrays.setdefault(path[len(RAGGED) : -len(LENGTHS)], self._ragged(path.removesuffix(LENGTHS)))
+        return arrays
+
+    def _ragged(self, path: str) -> Rows:
+        lengths = ZarrArray(self._tree, path + LENGTHS).whole(_MAX_ENDS_BYTES)
+        values = ZarrArray(self._tree, path + VALUES).rows()
+        is_valid = lengths.ndim == 1 and lengths.dtype.kind in "iu" and bool((lengths >= 0).all())
+        if not is_valid or values.count != sum(lengths.tolist()):
+            fact = f"'{path}{LENGTHS}' are not the lengths of {values.count} rows"
+            raise CorruptLayoutError(fact, path=self.name)
+        offsets = np.cumsum([0, *lengths], dtype=np.int64)
+        return Rows(
+            len(lengths), values.dtype, values.shape, partial(_read_ragged, values, offsets), "ragged"
+        )
 
     @cached_property
     def bounds(self) -> NDArray[np.int64]:
@@ -178,7 +198,7 @@ class ReplayBuffer(SteppedEpisodes):
     @cached_property
     def metadata(self) -> Mapping[str, Any]:
         """The arrays beside the rows, and all attributes."""
-        beside = [path for path in self.paths if not path.startswith("data/") and path != ENDS]
+        beside = [path for path in self.paths if not path.startswith(("data/", RAGGED)) and path != ENDS]
         arrays = {path: packed(ZarrArray(self._tree, path).whole(_MAX_METADATA_BYTES)) for path in beside}
         attributes: dict[str, Any] = {}
         for path, _, file in (name.rpartition("/") for name in self._tree.names()):
@@ -188,6 +208,11 @@ class ReplayBuffer(SteppedEpisodes):
                 attributes[path] = packed(stated)
         kept = {"arrays": arrays, "attributes": attributes}
         return {"zarr": {key: value for key, value in kept.items() if value}}
+
+
+def _read_ragged(values: Rows, offsets: NDArray[np.int64], start: int, stop: int) -> NDArray[Any]:
+    low, high = int(offsets[start]), int(offsets[stop])
+    return split_rows(values.read(low, high), offsets[start : stop + 1] - low)
 
 
 class ZarrTree(Reopens):
@@ -374,8 +399,8 @@ def write(
 ) -> ConversionReceipt:
     """Write episodes as a replay buffer that diffusion policy opens; a target that ends in `.zip` becomes an archive.
 
-    Every episode has the same signals, one row per step: what was seen after the last step has no place. The times of
-    the steps are kept in `warpdata.json`.
+    Every episode has the same signals, one row per step: what was seen after the last step has no place. Values of
+    varying length are beside those that diffusion policy reads. The times of the steps are kept in `warpdata.json`.
     """
     require_word("compressor", compressor, _CODECS)
     return ReplayBufferWriter(compressor).write(episodes, target, **options)
@@ -386,10 +411,13 @@ class ReplayBufferWriter(StepWriter):
     """Appends the rows of every episode to the arrays of their signals, in whole chunks."""
 
     format, version = "zarr", "2"
+    holds_ragged = True
     _compressor: Compressor
+    _arrays: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = field(default_factory=dict)
+    """The arrays of the signals by path: the type and the shape of a row."""
     _ends: list[int] = field(default_factory=list)
     _pending: dict[str, list[NDArray[Any]]] = field(default_factory=dict)
-    """Rows of every signal that do not fill a chunk yet."""
+    """Rows of every array that do not fill a chunk yet."""
 
     @contextlib.contextmanager
     def open(self, target: Path) -> Iterator[Any]:
@@ -415,46 +443,59 @@ class ReplayBufferWriter(StepWriter):
         rows.drop_objects("")
         super().choose(rows, episodes)
         rows.place({})  # no array may be the folder of another
-        for name, (dtype, _) in self.schema.items():
+        for name, (dtype, shape) in self.schema.items():
             check_inside(name, "the archive")
             if dtype.kind not in "biuf":
                 raise SchemaMismatchError(f"signal {name!r} of {dtype} has no place in a replay buffer")
+            if shape[:1] == (-1,):
+                self._arrays[RAGGED + name + VALUES] = dtype, shape[1:]
+                self._arrays[RAGGED + name + LENGTHS] = np.dtype(np.int64), ()
+            else:
+                self._arrays[f"data/{name}"] = dtype, shape
 
     def make(self, rows: StepRows, scratch: Path) -> Part:
-        """The rows of every signal in a file."""
+        """The rows of every array in a file."""
         rows.drop_objects("text and bytes have no place in a replay buffer")
         self.check_same({**self.schema, **rows.columns}, rows)
-        saved = {name: scratch / str(number) for number, name in enumerate(rows.columns)}
-        for name, column in rows.columns.items():
-            with open(saved[name], "xb") as out:
-                out.writelines(byte_view(np.ascontiguousarray(part)) for part in column.blocks(0, len(rows)))
-            rows.keep(name, has_final=False)
+        saved = {path: scratch / str(number) for number, path in enumerate(self._arrays)}
+        with contextlib.ExitStack() as stack:
+            files = {path: stack.enter_context(open(file, "xb")) for path, file in saved.items()}
+            for name, column in rows.columns.items():
+                for block in column.blocks(0, len(rows)):
+                    parts = {f"data/{name}": block}
+                    if column.meta.rows is not None:
+                        values, offsets = join_rows(block, column.meta.rows)
+                        parts = {RAGGED + name + VALUES: values, RAGGED + name + LENGTHS: np.diff(offsets)}
+                    for path, part in parts.items():
+                        files[path].write(byte_view(np.ascontiguousarray(part)))
+                rows.keep(name, has_final=False)
         return Part(len(rows), (rows.id, saved))
 
     def add(self, part: Part) -> str:
         """Append the rows."""
         name, saved = part.data
-        for key, path in saved.items():
-            dtype, shape = self.schema[key]
-            self._pending.setdefault(key, []).append(np.fromfile(path, dtype).reshape(part.rows, *shape))
-            self._write_chunks(key, is_last=False)
+        for path, file in saved.items():
+            dtype, shape = self._arrays[path]
+            count = -1 if path.endswith(VALUES) and path.startswith(RAGGED) else part.rows
+            self._pending.setdefault(path, []).append(np.fromfile(file, dtype).reshape(count, *shape))
+            self._write_chunks(path, is_last=False)
         self._ends.append((self._ends[-1] if self._ends else 0) + part.rows)
         return str(name)
 
-    def _write_chunks(self, key: str, *, is_last: bool) -> None:
+    def _write_chunks(self, path: str, *, is_last: bool) -> None:
         """Write the pending rows that fill chunks; all of them at the end."""
-        dtype, shape = self.schema[key]
+        dtype, shape = self._arrays[path]
         depth = max(1, min(1 << 16, _CHUNK_BYTES // max(1, dtype.itemsize * math.prod(shape))))
-        count, path = sum(map(len, self._pending[key])), f"data/{key}"
+        count = sum(map(len, self._pending[path]))
         if count < depth and not is_last:
             return
-        rows = np.concatenate(self._pending[key])
+        rows = np.concatenate(self._pending[path])
         full = count if is_last else count - count % depth
         if path not in self.out:
             self._create(path, (0, *shape), dtype, (depth, *shape))
         if full:
             self.out[path].append(rows[:full])
-        self._pending[key] = [rows[full:].copy()]
+        self._pending[path] = [rows[full:].copy()]
 
     def _create(self, path: str, shape: tuple[int, ...], dtype: Any, chunks: tuple[int, ...]) -> Any:
         import numcodecs
@@ -466,8 +507,8 @@ class ReplayBufferWriter(StepWriter):
 
     def finish(self, episodes: Episodes, receipt: ConversionReceipt) -> None:
         """Write the last chunks, the ends, the arrays and attributes beside the rows, and the receipt."""
-        for key in self._pending:
-            self._write_chunks(key, is_last=True)
+        for path in self._pending:
+            self._write_chunks(path, is_last=True)
         kept = metadata_of(episodes.metadata, "zarr")
         beside = {path: np.asarray(unpacked(value)) for path, value in kept.get("arrays", {}).items()}
         for path, values in {**beside, ENDS: np.array(self._ends, np.int64)}.items():

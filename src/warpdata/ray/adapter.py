@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import socket
 import sys
@@ -148,7 +149,8 @@ def stored_by(
     is_wrapped = context.raise_original_map_exception
     context.raise_original_map_exception = True  # or what was wrong with an episode would not come back here
     try:
-        dataset.write_datasink(sink, concurrency=concurrency)
+        with _quiet_console():
+            dataset.write_datasink(sink, concurrency=concurrency)
     except RayError as error:
         raise own_error(error) or error from None
     finally:
@@ -156,6 +158,24 @@ def stored_by(
     stored = sink.stored or []
     _check_counts(stored, sink.rows, expect)
     return stored
+
+
+@contextlib.contextmanager
+def _quiet_console() -> Iterator[None]:
+    """Keep the tracebacks that Ray logs off the terminal: the error is raised, and Ray's log file has it whole."""
+    handlers = logging.getLogger("ray.data").handlers
+    consoles = [each for each in handlers if isinstance(each, logging.StreamHandler)]
+
+    def is_shown(record: logging.LogRecord) -> bool:
+        return record.levelno < logging.ERROR
+
+    for console in consoles:
+        console.addFilter(is_shown)
+    try:
+        yield
+    finally:
+        for console in consoles:
+            console.removeFilter(is_shown)
 
 
 def _check_counts(stored: Sequence[StoredEpisode], rows: int, expect: int | Collection[str] | None) -> None:
@@ -176,13 +196,15 @@ def _check_counts(stored: Sequence[StoredEpisode], rows: int, expect: int | Coll
         raise DatasetError(fact, hint=hint)
 
 
-def own_error(error: BaseException | None) -> WarpError | None:
-    """The error of ours among those that Ray put around it."""
+def own_error(error: BaseException | None) -> Exception | None:
+    """The error of ours, or the wrong argument or value, among those that Ray put around it."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
         inner = getattr(error, "cause", None)
         if type(error).__module__.startswith("warpdata.") and isinstance(error, WarpError):
+            return error
+        if isinstance(error, TypeError | ValueError) and type(error).__module__ == "builtins":
             return error
         error = inner if isinstance(inner, BaseException) else error.__cause__ or error.__context__
     return None

@@ -30,7 +30,7 @@ from warpdata.episodes.collection.episodes import with_signals
 from warpdata.episodes.collection.jobs import Called
 from warpdata.episodes.record.recorder import Recorder
 from warpdata.episodes.sources.shard_episode import episode_of_shard
-from warpdata.errors import ConflictError, NoStepsError, nearest, require_word
+from warpdata.errors import ConflictError, NoStepsError, WarpError, nearest, require_word
 from warpdata.formats.manifest.model import EPISODE_KIND, LongList
 from warpdata.formats.wshard.episode import WShardEpisode
 from warpdata.formats.wshard.reader import ShardReader
@@ -70,7 +70,10 @@ def changed_row(
 ) -> dict[str, Any]:
     """A row with what `change` made of its episode; the id and the other columns stay."""
     episode = open(given)
-    made = Called(change).on_episode(episode)
+    try:
+        made = Called(change).on_episode(episode)
+    except WarpError as error:
+        raise error from None  # Ray prints every cause with its traceback
     if isinstance(made, Mapping):
         taken = [] if replace or isinstance(made, Episode) else sorted(set(made) & set(episode.signals))
         if taken:
@@ -78,7 +81,10 @@ def changed_row(
                 f"episode {given[KEY]!r} has a signal {taken[0]!r} already",
                 hint="Return it under another name, or pass replace=True.",
             )
-        made = with_signals(episode, made)
+        try:
+            made = with_signals(episode, made)
+        except ValueError as error:
+            raise ValueError(f"episode {given[KEY]!r}: {error}") from None
     elif not isinstance(made, Recorder | WShardEpisode | str | os.PathLike):
         hint = "give an Episode, a recording (its recorder or path), or a dict of arrays by signal"
         raise TypeError(f"for episode {given[KEY]} there came a {type(made).__name__}: {hint}")

@@ -273,12 +273,13 @@ def _mapped(fd: int, size_bytes: int, protection: int) -> memoryview:
     return memoryview(mapped).cast("B")[:size_bytes]
 
 
-def populate_to_write(window: mmap.mmap) -> bool:
-    """Bring the pages of a writable window into memory; False where they will come one by one."""
+def populate_to_write(window: mmap.mmap, start: int = 0, end: int | None = None) -> bool:
+    """Bring the pages of [start, end) of a writable window into memory; False where they will come one by one."""
     anchor = ctypes.c_char.from_buffer(window)
-    first, end = ctypes.addressof(anchor), ctypes.addressof(anchor) + len(window)
-    starts = range(first, end, _POPULATE_BYTES)  # in steps: meanwhile no thread can map or unmap memory
-    done = all(_advise(at, min(_POPULATE_BYTES, end - at), _MADV_POPULATE_WRITE) for at in starts)
+    first = ctypes.addressof(anchor)
+    start, end = start // PAGE_BYTES * PAGE_BYTES, len(window) if end is None else end
+    steps = range(start, end, _POPULATE_BYTES)  # in steps: meanwhile no thread can map or unmap memory
+    done = all(_advise(first + at, min(_POPULATE_BYTES, end - at), _MADV_POPULATE_WRITE) for at in steps)
     del anchor
     return done
 

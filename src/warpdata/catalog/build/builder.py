@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from warpdata.bytekit.jsontext import dump_json, plain_json
 from warpdata.bytekit.process.forks import NoPickle, OwnProcess
+from warpdata.bytekit.process.locks import ThreadLock
 from warpdata.catalog.access import (
     Access,
     AccessOptions,
@@ -121,6 +122,8 @@ class DatasetBuilder(NoPickle):
         self._extends = False
         self._adds_columns = False
         self._places = 0
+        self._lock = ThreadLock()
+        """Parts may be added by several threads."""
         self._own = OwnProcess()
         """Staged files, and publishing them, belong to the process that made the builder."""
 
@@ -133,14 +136,17 @@ class DatasetBuilder(NoPickle):
     def _staging(self) -> Path:
         """The folder for staged files, made when it is needed."""
         self._check_ours()
-        if self._owned is None:
-            self._owned = staging_for(self.catalog, self._options.cache_dir, self._chosen_staging)
-        return self._owned.path
+        with self._lock:
+            if self._owned is None:
+                self._owned = staging_for(self.catalog, self._options.cache_dir, self._chosen_staging)
+            return self._owned.path
 
     def _place(self, name: str) -> Path:
         """A new path in the staging folder: some disks do not distinguish names that differ in case only."""
-        self._places += 1
-        return self._staging / str(self._places) / name
+        with self._lock:
+            self._places += 1
+            number = self._places
+        return self._staging / str(number) / name
 
     @suggests
     def add_table(

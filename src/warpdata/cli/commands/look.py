@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict, Unpack
 
 from warpdata.cli import arguments as cli
-from warpdata.cli.console import Console, Exit, Output, as_json, human_bytes, table
+from warpdata.cli.console import Console, Exit, Output, as_json, counted, human_bytes, table
 from warpdata.errors import WarpError
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def _show(warp: cli.Warp, address: str) -> Output:
         for name in ("duration_s", "total_reward"):
             columns[name] = lambda row, name=name: "" if row[name] is None else f"{row[name]:.3f}"
         right = ("length", "duration_s", "total_reward")
-        footer = f"{len(rows)} episodes"
+        footer = counted(len(rows), "episode")
         if isinstance(thing, LocalDataset) and (unfinished := len(thing.unfinished_places)):
             footer += (
                 f", {unfinished} unfinished: see `warp list`, and `warp salvage` if its recorder is gone"
@@ -170,7 +170,7 @@ def run_list(warp: cli.Warp, address: str, *, where: str | None = None, raw: boo
             "flags": lambda row: " ".join(row["flags"]),
         },
         right=("duration", "size"),
-        footer=[f"{len(chosen)} episodes, {len(rows) - len(chosen)} unfinished"],
+        footer=[f"{counted(len(chosen), 'episode')}, {len(rows) - len(chosen)} unfinished"],
         fit=True,
         code=Exit.DAMAGED if any("damaged" in row["flags"] for row in rows) else Exit.OK,
     )

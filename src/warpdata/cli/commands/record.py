@@ -84,8 +84,8 @@ def run_salvage(
 def _salvage(warp: cli.Warp, path: str, output: str | None, overwrite: bool) -> list[Any]:
     """One receipt, or one per unfinished episode of a root."""
     from warpdata._api import divided_address
-    from warpdata.episodes.collection.edits import episode_path
     from warpdata.episodes.salvage.recordings import salvage, salvage_folder
+    from warpdata.formats.episodedir.documents import episode_path
 
     root, inside = divided_address(path)
     if inside is not None and inside.isdigit() and os.path.isdir(root):

@@ -27,13 +27,15 @@ from warpdata.errors import (
     TruncatedError,
     UnsupportedDtypeError,
 )
-from warpdata.timeline.meta import OBJECT, Kind
+from warpdata.timeline.meta import OBJECT, Kind, RowType
 from warpdata.timeline.ragged import as_objects
 
 MAGIC = b"\x89HDF\r\n\x1a\n"
 MAX_CHUNK_BYTES = 1 << 30
 MAX_DEPTH = 32
 MAX_MEMBERS = 1 << 22
+ROW_SHAPE = "row_shape"
+"""Attribute of an array of varying length: the shape of the rows, which are stored flat."""
 _FOREIGN = (
     *(OSError, RuntimeError, KeyError, ValueError, TypeError),
     *(AttributeError, OverflowError, MemoryError),
@@ -212,12 +214,21 @@ class Hdf5File(ArrayFile):
             count, *shape = map(int, dataset.shape)
             is_text = h5py.check_string_dtype(dataset.dtype) is not None
             inner = h5py.check_vlen_dtype(dataset.dtype)
-            if is_text or (inner is not None and np.dtype(inner) == np.uint8):
+            if is_text or (
+                inner is not None and np.dtype(inner) == np.uint8 and ROW_SHAPE not in dataset.attrs
+            ):
                 if shape:
                     raise UnsupportedDtypeError(f"{path!r} holds tables of text or bytes", path=self.name)
                 kind: Kind = "text" if is_text else "bytes"
                 return Rows.objects(count, kind, partial(self._read_rows, opened, path, OBJECT))
-            dtype = numeric_type(dataset.dtype, repr(path), self.name, "Leave it out with a mapping.")
+            stored = dataset.dtype if inner is None or shape else np.dtype(inner)
+            dtype = numeric_type(stored, repr(path), self.name, "Leave it out with a mapping.")
+            if inner is not None:
+                sides = tuple(np.atleast_1d(dataset.attrs.get(ROW_SHAPE, ())).astype(np.int64).tolist())
+                if any(side < 1 for side in sides):
+                    raise CorruptLayoutError(f"{path!r} has rows of {list(sides)}", path=self.name)
+                read = partial(self._read_ragged, opened, path, dtype, sides)
+                return Rows(count, dtype, sides, read, "ragged")
             return Rows(count, dtype, tuple(shape), partial(self._read_rows, opened, path, dtype))
 
     def _read_rows(
@@ -237,6 +248,19 @@ class Hdf5File(ArrayFile):
             return as_objects(row.decode() if isinstance(row, bytes) else str(row) for row in rows)
         except UnicodeDecodeError:
             raise CorruptLayoutError(f"{path!r} holds text that is not UTF-8", path=self.name) from None
+
+    def _read_ragged(
+        self,
+        opened: PerProcess[Any],
+        path: str,
+        dtype: np.dtype[Any],
+        sides: tuple[int, ...],
+        start: int,
+        stop: int,
+    ) -> NDArray[Any]:
+        """Values [start, stop) of an array of varying length."""
+        with self._errors(path):
+            return as_objects(np.asarray(row, dtype).reshape(-1, *sides) for row in opened()[start:stop])
 
     def spans(self, mapping: FileMapping) -> list[EpisodeSpan] | None:
         """The groups that a pattern names, `*` for any name."""
@@ -310,16 +334,24 @@ class Hdf5Out:
         kind: str = "",
         is_compressed: bool = False,
     ) -> None:
-        """Write an array block by block: numbers, or rows of `kind` text or bytes; compressed ones by single rows."""
+        """Write an array block by block: numbers, rows of `kind` text or bytes, or values of varying length.
+
+        Compressed ones are compressed by single rows.
+        """
         h5py = load_h5py()
+        rows = dtype if isinstance(dtype, RowType) else None
+        dtype = dtype if rows is None else h5py.vlen_dtype(rows.dtype)
         dtype = {"text": h5py.string_dtype(), "bytes": h5py.vlen_dtype(np.uint8)}.get(kind, dtype)
         options = {"compression": "gzip", "chunks": (1, *shape[1:])} if is_compressed and shape[0] else {}
         target = self._file.create_dataset(path, shape=shape, dtype=dtype, **options)
+        if rows is not None:
+            target.attrs[ROW_SHAPE] = np.array(rows.shape, np.int64)
         start = 0
         for block in blocks:
-            if kind == "bytes":
+            if kind == "bytes" or rows is not None:
                 for number, value in enumerate(block):
-                    target[start + number] = np.frombuffer(value, np.uint8)
+                    flat = np.frombuffer(value, np.uint8) if rows is None else value.reshape(-1)
+                    target[start + number] = flat
             else:
                 target[start : start + len(block)] = block
             start += len(block)

@@ -57,6 +57,7 @@ class RobomimicWriter(StepWriter):
     """A group per episode, made in a file of its own and copied."""
 
     format, version = "hdf5", "robomimic"
+    holds_ragged = True
     _next_obs: bool | None
     _env_args: str | Mapping[str, Any] | None
     _compression: str
@@ -90,7 +91,8 @@ class RobomimicWriter(StepWriter):
                 is_compressed = meta.kind == "image" and self._compression != "none"
                 for path, start, stop in parts:
                     shape, blocks = (stop - start, *meta.shape), column.blocks(start, stop)
-                    out.stream(f"{_PART}/{path}", shape, meta.dtype, blocks, meta.kind, is_compressed)
+                    dtype = meta.rows or meta.dtype
+                    out.stream(f"{_PART}/{path}", shape, dtype, blocks, meta.kind, is_compressed)
                 rows.keep(name, there, has_final=next_obs or not is_seen)
             if not kept:
                 self._complete(out, rows)

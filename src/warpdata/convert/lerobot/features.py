@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.convert.lerobot.read import DEFAULTS, FORMAT, TASK
+from warpdata.convert.lerobot.read import DEFAULTS, FORMAT, TASK, is_of_lerobot
 from warpdata.convert.receipt import metadata_of, unpacked
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.episodes.sources.cameras import StillsSignal
@@ -77,7 +77,7 @@ class SetPlan:
         renamed = _feature_names(first, known, names)
         chosen, dropped = [], {}
         for signal_name, signal in first.signals.items():
-            if signal_name in DEFAULTS or signal_name == TASK:
+            if signal_name not in renamed:
                 continue
             if signal.meta.kind == "bytes":
                 dropped[signal_name] = "LeRobot has no feature of bytes"
@@ -87,7 +87,7 @@ class SetPlan:
             stated = stated if isinstance(stated, Mapping) else None
             chosen.append(_feature(name, signal_name, signal, stated, frames_as))
         self.features = Features(chosen, dropped, list(known))
-        self.fps: Any = self.info.get("fps", first.static.get("fps"))
+        self.fps: Any = self.info.get("fps", first.static.get("fps") if is_of_lerobot(first) else None)
         self.robot_type: Any = self.info.get("robot_type", first.static.get("robot_type"))
         self._tasks = {str(row["task"]): dict(row) for row in self.original.get("tasks") or ()}
 
@@ -170,15 +170,28 @@ def camera_codec(signal: Signal) -> str | None:
 def _feature_names(
     episode: Episode, original: Mapping[str, Any], given: Mapping[str, str] | None
 ) -> dict[str, str]:
-    """Signal -> feature: names of LeRobot stay, others get those its policies look for; `given` takes precedence."""
+    """Signal -> feature: names of LeRobot stay, others get those its policies look for; `given` takes precedence.
+
+    Without the columns that every set has, and the task; signals of the user with such a name get another one.
+    """
     signals = episode.signals
+    placed = DEFAULTS if is_of_lerobot(episode) else ()
+    own = [
+        name for name in signals if name not in placed and (name != TASK or signals[name].meta.kind != "text")
+    ]
     for name in given or {}:
         if name not in signals:
             raise KeyError(f"names contains {name!r}, which is no signal.{nearest(name, signals)}")
-    names = {name: name if original else _convention(name, signals) for name in signals}
-    names = {name: feature.replace("/", ".") for name, feature in {**names, **(given or {})}.items()}
-    used = [names[name] for name in signals if name not in DEFAULTS and name != TASK]
+    names = {name: name if original else _convention(name, signals) for name in own}
+    names = {
+        name: f"observation.{each}" if each in (*DEFAULTS, TASK) else each for name, each in names.items()
+    }
+    names |= {name: feature for name, feature in (given or {}).items() if name in own}
+    names = {name: feature.replace("/", ".") for name, feature in names.items()}
+    used = list(names.values())
     for feature in sorted(used):
+        if feature in (*DEFAULTS, TASK):
+            raise SchemaMismatchError(f"feature {feature!r} is LeRobot's own", hint="Give it another name.")
         if used.count(feature) > 1:
             fact = f"two signals would become {feature!r}"
             raise SchemaMismatchError(fact, hint="Give names={signal: feature}.")

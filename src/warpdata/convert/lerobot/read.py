@@ -393,6 +393,11 @@ class LeRobotSource(Reopens, EpisodesSource):
         return video
 
 
+def is_of_lerobot(episode: Episode) -> bool:
+    """Whether an episode was read or imported from a LeRobot set, whose own columns and items it has."""
+    return isinstance(episode.meta.get(FORMAT), Mapping)
+
+
 def _open_source(source: LeRobotSource, position: int) -> EpisodeSource:
     documents, row, note = source.documents, source.documents.episodes[position], source.note(position)
     rows = EpisodeRows(source, position)

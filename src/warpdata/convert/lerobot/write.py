@@ -36,9 +36,9 @@ from warpdata.convert.lerobot.features import (
     camera_codec,
     row_statistics,
 )
-from warpdata.convert.lerobot.read import FORMAT, OURS, TASK
+from warpdata.convert.lerobot.read import FORMAT, OURS, TASK, is_of_lerobot
 from warpdata.convert.place import check_inside
-from warpdata.convert.plain_names import with_own_names
+from warpdata.convert.plain_names import free_name, with_own_names
 from warpdata.convert.receipt import ConversionReceipt, EpisodeNotes, Note, packed, unpacked
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.episodes.forms.directory import RawCamera, encode_cameras
@@ -229,8 +229,6 @@ CODEC = VideoOptions(codec="av1", gop_size=2, quality=30, preset="12")
 """LeRobot's own encoding, for cameras with raw frames."""
 _SAMPLED_FRAMES = 512
 _MB = 1024 * 1024
-_OWN_STATIC = ("fps", "episode_index", TASK)
-"""Static items that LeRobot has a place for."""
 _COUNTED = ("episode_index", "length", "dataset_from_index", "dataset_to_index")
 _PLACES = ("videos/", "data/", "meta/", "stats/")
 _V2_ONLY = ("total_videos", "total_chunks")
@@ -292,6 +290,7 @@ class Prepared:
     """The entry of the episode in the source, without counts and places."""
     numbers: tuple[Any, int] | None = None
     """`episode_index` and the first `index` of the source, if it numbers rows."""
+    remarks: list[str] = field(default_factory=list)
 
 
 class FileNumbers:
@@ -338,7 +337,7 @@ class LeRobotWriter(StepWriter):
 
     def __post_init__(self) -> None:
         self.version, self.is_v3 = self._version, self._version == "v3.0"
-        self._own_static = _OWN_STATIC if self._robot_type is None else (*_OWN_STATIC, "robot_type")
+        self._is_robot_given = self._robot_type is not None
 
     @contextlib.contextmanager
     def open(self, target: Path) -> Iterator[Path]:
@@ -404,14 +403,31 @@ class LeRobotWriter(StepWriter):
                 rows.notes[name] = Note("dropped", len(episode.signals[name]), why=why)
         self._take_facts(made, rows)
         self._count_frames(made, columns)
-        stated = ("robot_type", self._robot_type)  # the set has a place for one robot
-        items = (
-            item for item in episode.static.items() if item[0] not in self._own_static and item != stated
-        )
-        static = dict(items)
+        static = self._static_beside(episode, made)
         start = int(rows.steps.times_ns[0])
         about = EpisodeNotes(len(rows), start_ns=start, static=packed(static)).to_json()
         return Part(len(rows), made, about)
+
+    def _static_beside(self, episode: Episode, made: Prepared) -> dict[str, Any]:
+        """The static items that LeRobot has no place for; those of the user that have the name of one are renamed."""
+        static: dict[str, Any] = {}
+        for name, value in episode.static.items():
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            is_placed = {
+                TASK: isinstance(value, str),
+                "robot_type": self._is_robot_given or (isinstance(value, str) and value == self._robot_type),
+                "fps": is_of_lerobot(episode) or (is_number and value == self._fps),
+                "episode_index": is_of_lerobot(episode),
+            }.get(name)
+            if is_placed:
+                continue
+            if name in (TASK, "fps", "episode_index"):
+                there = free_name(f"source_{name}", {*episode.static, *static})
+                made.remarks.append(f"static item {name} is called {there} there")
+                static[there] = value
+            else:
+                static[name] = value
+        return static
 
     def _columns(self, rows: StepRows) -> dict[str, StepColumn]:
         """The column of every feature, with the types of the first episode."""
@@ -436,7 +452,7 @@ class LeRobotWriter(StepWriter):
         """Tasks, numbers and further entries of the source."""
         episode: Episode = rows.episode
         task = episode.static.get(TASK, self._task)
-        if TASK in episode.signals:
+        if TASK in episode.signals and episode.signals[TASK].meta.kind == "text":
             made.texts = [str(text) for text in rows.steps[TASK].data.tolist()]
         elif task is not None:
             made.texts = [str(task)] * len(rows)
@@ -452,7 +468,7 @@ class LeRobotWriter(StepWriter):
         if isinstance(stats, Mapping):
             made.stated = {name: dict(each) for name, each in stats.items() if isinstance(each, Mapping)}
         index = episode.signals.get("index")
-        if index is not None:
+        if index is not None and is_of_lerobot(episode):
             first = int(index[0][0]) if len(index) == len(rows) else -1
             made.numbers = episode.static.get("episode_index"), first
 
@@ -473,6 +489,8 @@ class LeRobotWriter(StepWriter):
         if not made.texts:
             self._remark("episodes with no task have the empty text as theirs: give task=…")
         texts = made.texts or [""] * count
+        for text in made.remarks:
+            self._remark(text)
         if made.numbers not in (None, (number, first), (None, first)):
             self._remark("episode_index, index, frame_index and timestamp are counted again")
         assert self._fps is not None

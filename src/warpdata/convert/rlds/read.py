@@ -30,7 +30,6 @@ from warpdata.episodes.collection.episodes import Episodes
 from warpdata.errors import (
     BadMagicError,
     CorruptLayoutError,
-    LimitExceededError,
     UnsupportedDtypeError,
     UnsupportedVersionError,
     nearest,
@@ -38,7 +37,7 @@ from warpdata.errors import (
 )
 from warpdata.formats.episodedir.pictures import is_still
 from warpdata.timeline.meta import Role
-from warpdata.timeline.ragged import as_objects
+from warpdata.timeline.ragged import as_objects, split_rows
 
 INFO, FEATURES = "dataset_info.json", "features.json"
 STEPS = "steps"
@@ -50,7 +49,6 @@ TASKS = (
     f"{EPISODE_METADATA}language_instruction",
 )
 """Lists that hold the instruction of the robot; the first one present counts."""
-MAX_PADDED_BYTES = 1 << 30
 """Limit for rows of several lengths, padded to the longest."""
 
 LastRow = Literal["step", "observation"]
@@ -282,6 +280,19 @@ def _read_packed(leaf: Leaf, values: Values, dtype: np.dtype[Any], path: str) ->
     return np.frombuffer(b"".join(rows), dtype).reshape(len(rows), *leaf.shape)
 
 
+def _split(leaf: Leaf, values: Values, lengths: NDArray[np.int64], steps: int, path: str) -> NDArray[Any]:
+    """The value of each step, which differ in length."""
+    if len(lengths) != steps:
+        raise CorruptLayoutError(f"feature {leaf.path!r} has {len(lengths)} rows, {steps} steps", path=path)
+    if lengths.dtype.kind != "i" or (steps and int(lengths.min()) < 0):
+        raise CorruptLayoutError(f"invalid row lengths of feature {leaf.path!r}", path=path)
+    total = sum(lengths.tolist())
+    if total > len(values):  # a number takes one entry or more
+        raise CorruptLayoutError(f"{len(values)} numbers for {total} rows of {leaf.path!r}", path=path)
+    flat = _read_numbers(leaf, values, total, path)
+    return split_rows(flat, np.cumsum([0, *lengths], dtype=np.int64))
+
+
 # Episodes.
 
 
@@ -438,9 +449,6 @@ class RldsEpisodes(SteppedEpisodes):
             elif leaf.path != task_path and record.has_values(leaf):
                 role = "event" if leaf.kind == "text" else _choose_role(leaf.name)
                 columns[leaf.name] = EpisodeColumn(self._open_rows(position, leaf, record), role)
-                if leaf.kind == "ragged":
-                    lengths = Leaf(f"{leaf.path}/{RAGGED_LENGTHS}", "tensor", "int64")
-                    columns[lengths.name] = EpisodeColumn(self._open_rows(position, lengths, record), "other")
         if task_path is not None:
             static["task"] = task
         meta: dict[str, Any] = {"rlds": {"split": record.split, "task": task_path}}
@@ -451,6 +459,10 @@ class RldsEpisodes(SteppedEpisodes):
 
     def _open_rows(self, position: int, leaf: Leaf, record: ExampleRecord) -> Rows:
         read = partial(self._read_rows, position, leaf)
+        if leaf.kind == "ragged":
+            first = record.read_array(leaf)[:1]
+            shape = first[0].shape[1:] if len(first) else leaf.shape
+            return Rows(record.steps, leaf.numpy(record.path), shape, read, "ragged")
         if leaf.kind not in ("image", "text", "unknown"):
             array = record.read_array(leaf)
             return Rows(record.steps, array.dtype, array.shape[1:], read)
@@ -536,24 +548,7 @@ class ExampleRecord:
         if leaf.kind == "ragged":
             values = self._list(f"{leaf.path}/{RAGGED_VALUES}")
             lengths = self._list(f"{leaf.path}/{RAGGED_LENGTHS}").numbers
-            steps = self.steps
-            path = self.path
-            if len(lengths) != steps:
-                raise CorruptLayoutError(
-                    f"feature {leaf.path!r} has {len(lengths)} rows, {steps} steps", path=path
-                )
-            if lengths.dtype.kind != "i" or (steps and int(lengths.min()) < 0):
-                raise CorruptLayoutError(f"invalid row lengths of feature {leaf.path!r}", path=path)
-            longest = int(lengths.max(initial=0))
-            row_bytes = math.prod(abs(side) for side in leaf.shape) * leaf.numpy(path).itemsize
-            if steps * longest * max(1, row_bytes) > MAX_PADDED_BYTES:
-                fact = f"feature {leaf.path!r} has a row of {longest} values (limit {MAX_PADDED_BYTES} bytes in all)"
-                raise LimitExceededError(fact, path=path)
-            flat = _read_numbers(leaf, values, int(lengths.sum()), path)
-            if steps * longest * flat[:1].nbytes > MAX_PADDED_BYTES:
-                raise LimitExceededError(f"feature {leaf.path!r} has a row of {longest} values", path=path)
-            array = np.zeros((steps, longest, *flat.shape[1:]), flat.dtype)
-            array[np.arange(longest) < lengths[:, None]] = flat
+            array = _split(leaf, values, lengths, self.steps, self.path)
         else:
             values = self._list(leaf.path)
             array = _read_numbers(leaf, values, self.steps if leaf.in_steps else 1, self.path)

@@ -35,6 +35,7 @@ from warpdata.episodes.collection.episodes import Episodes
 from warpdata.episodes.sources.encoded import encoded_run
 from warpdata.errors import LimitExceededError, SchemaMismatchError
 from warpdata.timeline.meta import SignalMeta
+from warpdata.timeline.ragged import join_rows
 
 SHARD_BYTES = 256 << 20
 _CLASS = "tensorflow_datasets.core.features."
@@ -101,6 +102,7 @@ class RldsWriter(StepWriter):
     """TFRecord files of every split, a record per episode, and the two descriptions of TFDS."""
 
     format = "rlds"
+    holds_ragged = True
 
     def __init__(self, info: dict[str, Any], tree: Any, shard_bytes: int) -> None:
         self._info, self._tree, self._shard_bytes = info, tree, max(1, shard_bytes)
@@ -136,6 +138,10 @@ class RldsWriter(StepWriter):
             if LAST_ROW not in episode.static:
                 features.append(_Feature(Leaf(EPISODE_METADATA + LAST_ROW, "text", "string")))
             for name, value in episode.static.items():
+                # A feature cannot be a folder of others too: such an item is in warpdata.json only.
+                is_folder = any(other.startswith(f"{name}/") for other in episode.static)
+                if is_folder or name.startswith(f"{LAST_ROW}/"):
+                    continue
                 if name != "split" and not any(feature.static == name for feature in features):
                     path = EPISODE_METADATA + name
                     is_number = isinstance(value, bool | int | float | np.generic | np.ndarray)
@@ -157,7 +163,7 @@ class RldsWriter(StepWriter):
             name, leaf = feature.signal, feature.leaf
             if name is not None and (feature.static is None or name in columns):
                 used.add(name)
-                lists |= _signal_lists(leaf, columns.get(name), columns, count, episode.id)
+                lists |= _signal_lists(leaf, columns.get(name), count, episode.id)
                 if name in columns:
                     rows.notes[name] = called(_note_column(columns[name]), name, leaf.name)
             elif feature.static is not None:
@@ -165,7 +171,7 @@ class RldsWriter(StepWriter):
             else:
                 lists[leaf.path] = _step_list(leaf, columns, steps, count)
         for name in columns.keys() - used:
-            if columns[name].meta.role not in _ENDS and not name.endswith(f"/{RAGGED_LENGTHS}"):
+            if columns[name].meta.role not in _ENDS:
                 fact = f"signal {name!r} of episode {episode.id!r} is not in the first episode"
                 hint = "Every episode of an RLDS set has the same features: choose them with Episodes.map."
                 raise SchemaMismatchError(fact, hint=hint)
@@ -232,6 +238,10 @@ def _source_feature(leaf: Leaf) -> _Feature:
 
 def _signal_leaf(path: str, column: StepColumn) -> Leaf:
     meta = column.meta
+    if meta.rows is not None:
+        # A FloatList has 32 bits, and values of varying length have no other encoding.
+        dtype = np.dtype(np.float32) if meta.rows.dtype == np.float64 else meta.rows.dtype
+        return Leaf(path, "ragged", dtype.name, meta.rows.shape)
     if meta.is_object:
         return Leaf(path, "text", "string")
     if _is_picture(meta):
@@ -283,6 +293,10 @@ def _describe_node(node: Leaf | dict[str, Any]) -> dict[str, Any]:
         about["shape"] = {"dimensions": [str(side) for side in node.shape]}
     if node.kind == "image":
         return {"pythonClassName": f"{_CLASS}image_feature.Image", "image": about | {"encodingFormat": ""}}
+    if node.kind == "ragged":
+        inner = {"pythonClassName": f"{_CLASS}tensor_feature.Tensor", "tensor": about | {"encoding": "none"}}
+        sequence = {"feature": inner, "length": "-1"}
+        return {"pythonClassName": f"{_CLASS}sequence_feature.Sequence", "sequence": sequence}
     # A Scalar of TFDS ignores the encoding.
     kind = "tensor_feature.Tensor" if node.shape or node.encoding != "none" else "scalar.Scalar"
     return {"pythonClassName": f"{_CLASS}{kind}", "tensor": about | {"encoding": node.encoding}}
@@ -291,19 +305,21 @@ def _describe_node(node: Leaf | dict[str, Any]) -> dict[str, Any]:
 # Values.
 
 
-def _signal_lists(
-    leaf: Leaf, column: StepColumn | None, columns: Mapping[str, StepColumn], rows: int, episode_id: str
-) -> dict[str, Values]:
+def _signal_lists(leaf: Leaf, column: StepColumn | None, rows: int, episode_id: str) -> dict[str, Values]:
     """The lists of a signal, with empty rows at the end up to `rows`."""
     if column is None:
         return {} if leaf.kind == "ragged" else {leaf.path: Values("nothing")}
-    if leaf.kind == "ragged":
-        values, beside = _join(column), columns.get(f"{column.name}/{RAGGED_LENGTHS}")
-        lengths = np.full(len(values), values.shape[1], np.int64) if beside is None else _join(beside)
-        flat = values[np.arange(values.shape[1]) < lengths[:, None]]
+    if (leaf.kind == "ragged") != (column.meta.rows is not None):
+        raise SchemaMismatchError(
+            f"signal {column.name!r} of episode {episode_id!r}: expected {leaf.kind} as in the first episode, "
+            f"got {column.meta.kind}"
+        )
+    if column.meta.rows is not None:
+        flat, offsets = join_rows(_join(column), column.meta.rows)
+        lengths = np.append(np.diff(offsets), np.zeros(rows - len(offsets) + 1, np.int64))
         return {
             f"{leaf.path}/{RAGGED_VALUES}": _pack_numbers(leaf, flat),
-            f"{leaf.path}/{RAGGED_LENGTHS}": Values("ints", numbers=lengths.astype(np.int64)),
+            f"{leaf.path}/{RAGGED_LENGTHS}": Values("ints", numbers=lengths),
         }
     if leaf.kind == ("tensor" if column.meta.is_object else "text"):
         raise SchemaMismatchError(
@@ -344,6 +360,8 @@ def _encode_pictures(column: StepColumn) -> Iterator[bytes]:
 
 def _note_column(column: StepColumn) -> Note:
     note = column.note(decoded=False)
+    if column.meta.rows is not None and column.meta.rows.dtype == np.float64:
+        return replace(note, how="retyped", why="float64 as float32: the target has no other")
     is_encoded = _is_picture(column.meta) and column.is_exact and encoded_run(column.signal) is not None
     if is_encoded and column.pictures("mjpeg", "png") is None:
         return replace(note, how="reencoded", why="decoded, and stored as PNG")

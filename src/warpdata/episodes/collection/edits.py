@@ -19,11 +19,11 @@ from warpdata.errors import (
     StoreError,
     TimeRangeError,
 )
-from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.documents import (
     Folder,
     append_edit,
     check_name,
+    episode_path,
     plain_static,
     read_log,
     restored_static,
@@ -36,16 +36,6 @@ from warpdata.timeline.times import as_int
 
 _FILE_KEYS = ("signals", "static_file")
 """Metadata about the files of a recording, which an edited episode does not have."""
-
-
-def episode_name(number: int) -> str:
-    """Relative path of an episode in its root: in blocks of a thousand."""
-    return f"{number // layout.BLOCK_EPISODES * layout.BLOCK_EPISODES:012d}/{number:012d}"
-
-
-def episode_path(root: Path, number: int) -> Path:
-    """The directory of an episode."""
-    return root / episode_name(number)
 
 
 @dataclass(frozen=True, slots=True)

@@ -289,8 +289,12 @@ class Episodes(Sequence[Episode]):
         return f"<Episodes {self._source.name}: {len(self)}>"
 
     def _repr_html_(self) -> str:
+        return titled(repr(self), *self._html_rows(_SHOWN_ROWS))
+
+    def _html_rows(self, most: int) -> tuple[str, str]:
+        """A table of the first episodes, and how many more there are."""
         rows = []
-        for position in range(min(len(self), _SHOWN_ROWS)):
+        for position in range(min(len(self), most)):
             try:
                 episode = self[position]
                 about = [text(episode.static.get(name, "")) for name in ("task", "success")]
@@ -299,7 +303,7 @@ class Episodes(Sequence[Episode]):
                 rows.append(["", text(self.ids[position]), "", text(str(error)), ""])
         left = len(self) - len(rows)
         more = f"<p>and {left} more</p>" if left else ""
-        return titled(repr(self), html_table(["", "id", "duration", "task", "success"], rows), more)
+        return html_table(["", "id", "duration", "task", "success"], rows), more
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (type(self), (self._source, self._rows))

@@ -21,12 +21,11 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.arrow_arrays import to_arrow
 from warpdata.bytekit.io.commit import write_file
-from warpdata.episodes.collection.edits import episode_name
 from warpdata.episodes.forms.content import stated_content
 from warpdata.episodes.statistics import QUANTILES, RELATIVE_ERROR, ValueStatistics
 from warpdata.errors import NoStepsError, WarpError, nearest
 from warpdata.formats.episodedir import layout
-from warpdata.formats.episodedir.documents import read_bytes
+from warpdata.formats.episodedir.documents import episode_name, read_bytes
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.signal import Signal
 

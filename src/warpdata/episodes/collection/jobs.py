@@ -67,7 +67,7 @@ class Called(Reopens):
             return self(episode, *arguments)
         except WarpError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # a worker that exits would be started again for ever
             frame = traceback.extract_tb(error.__traceback__)[-1]
             place = f"{os.path.basename(frame.filename)}:{frame.lineno}"
             fact = f"function failed for episode {episode.id!r}: {type(error).__name__}: {error} ({place})"

@@ -28,8 +28,6 @@ from warpdata.episodes.collection.edits import (
     EditedSource,
     Edits,
     EpisodeEntry,
-    episode_name,
-    episode_path,
 )
 from warpdata.episodes.collection.episodes import Episodes, EpisodesSource
 from warpdata.episodes.collection.facts import facts_table, joined_tables, recorded_facts
@@ -40,7 +38,13 @@ from warpdata.episodes.sources.disk_episode import DirectorySource
 from warpdata.episodes.sources.shard_episode import episode_of_shard
 from warpdata.errors import BlobNotFoundError, StoreError, WarpError, require_kind, suggests
 from warpdata.formats.episodedir import layout
-from warpdata.formats.episodedir.documents import Folder, read_bytes, read_set_metadata
+from warpdata.formats.episodedir.documents import (
+    Folder,
+    episode_name,
+    episode_path,
+    read_bytes,
+    read_set_metadata,
+)
 from warpdata.formats.journal.layout import WORK_SUFFIX
 from warpdata.formats.wshard.chunks import claims_chunks, read_chunk_list
 from warpdata.formats.wshard.reader import ShardReader

@@ -44,8 +44,7 @@ from warpdata.formats.episodedir.frame_index import (
 )
 from warpdata.formats.episodedir.video import DEFAULT_PRESET, VideoEncoder, probe
 from warpdata.formats.journal.layout import FRAMES_KIND
-from warpdata.formats.journal.slots import SlotFile
-from warpdata.formats.journal.writer import JournalWriter
+from warpdata.formats.journal.writer import JournalWriter, SlotFile
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

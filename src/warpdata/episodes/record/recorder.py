@@ -29,7 +29,7 @@ from warpdata.episodes.record.recording import (
 )
 from warpdata.episodes.record.shared import SharedEpisode, join_in_folder, join_in_root
 from warpdata.episodes.record.status import OnSlow, used_bytes
-from warpdata.episodes.record.tables import owner, write_empty
+from warpdata.episodes.record.tables import TableFile, owner
 from warpdata.episodes.record.threads import Durability, interrupts_wait
 from warpdata.episodes.record.values import Clock, Hints, RecordingClock, as_numbers
 from warpdata.episodes.salvage.receipt import LossReceipt
@@ -45,6 +45,7 @@ from warpdata.errors import (
     suggests,
 )
 from warpdata.formats.episodedir.documents import (
+    Description,
     FrameShape,
     VideoOptions,
     check_name,
@@ -572,7 +573,10 @@ class SimpleSignalWriter(_SignalWriter):
             self._hints = replace(self._hints, kind="tensor")
 
     def _write_empty(self) -> None:
-        write_empty(self.path)
+        """The type of its values is not known."""
+        TableFile(self.path.with_name(f".{self.path.name}.part"), Description("scalar", "f64", ())).commit(
+            self.path
+        )
 
 
 class VideoSignalWriter(_SignalWriter):

@@ -32,7 +32,6 @@ from warpdata.bytekit.jsontext import dump_json
 from warpdata.bytekit.process import system
 from warpdata.bytekit.process.forks import NoPickle, run_in_child
 from warpdata.bytekit.process.locks import FileLock, make_locked_folder
-from warpdata.episodes.collection.edits import episode_path
 from warpdata.episodes.record.camera import (
     WAIT,
     CameraRecorder,
@@ -61,13 +60,14 @@ from warpdata.formats.episodedir.documents import (
     VideoOptions,
     check_name,
     choose_codec,
+    episode_path,
     meta_bytes,
     plain_static,
     signal_file,
     static_bytes,
 )
 from warpdata.formats.episodedir.video import check_installed, check_options
-from warpdata.formats.journal.mapped_file import remove_file
+from warpdata.formats.journal.writer import remove_file
 
 SignalRecorder = NumberRecorder | EventRecorder | CameraRecorder
 

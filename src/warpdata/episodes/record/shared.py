@@ -18,12 +18,11 @@ from pathlib import Path
 from warpdata.bytekit.io.commit import make_folders, map_os_errors, write_file
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
 from warpdata.bytekit.process.locks import FileLock, hold_lock
-from warpdata.episodes.collection.edits import episode_path
 from warpdata.episodes.provenance import first_meta
 from warpdata.episodes.record.recording import claim_directory, claim_episode, remove_files
 from warpdata.episodes.record.tables import owner
 from warpdata.episodes.record.values import Clock
-from warpdata.episodes.salvage.parts import join_parts
+from warpdata.episodes.salvage.finish import join_parts
 from warpdata.episodes.salvage.receipt import LossReceipt
 from warpdata.episodes.salvage.unfinished import PARTS_FOLDER, SHARED_FILE, is_recorded
 from warpdata.errors import (
@@ -36,7 +35,7 @@ from warpdata.errors import (
     WriterClosedError,
 )
 from warpdata.formats.episodedir import layout
-from warpdata.formats.episodedir.documents import check_name, read_bytes
+from warpdata.formats.episodedir.documents import check_name, episode_path, read_bytes
 
 EPISODES_FOLDER = ".episodes"
 """In a root: one file for each named episode, with the number of its directory."""

@@ -99,7 +99,7 @@ class RecordingStatus:
     def __str__(self) -> str:
         lines = [f"{self.disk_bytes / 1e6:.1f} MB on disk, {self.free_bytes / 1e9:.1f} GB free"]
         if self.left_s is not None:
-            lines[0] += f", {self.left_s / 60:.0f} minutes left at this rate"
+            lines[0] += f", {_in_words(self.left_s)} left at this rate"
         for name, signal in self.signals.items():
             line = f"  {name}: {signal.records} records, {signal.rate_hz:.1f} Hz, {signal.bytes / 1e6:.1f} MB"
             if signal.waiting or signal.blocked_ns:
@@ -110,6 +110,10 @@ class RecordingStatus:
             )
             lines.append(line)
         return "\n".join(lines)
+
+
+def _in_words(seconds: float) -> str:
+    return f"{seconds:.0f} seconds" if seconds < 120 else f"{seconds / 60:.0f} minutes"
 
 
 def _count(value: object) -> Any:
@@ -157,9 +161,7 @@ class Monitor:
             while self._warn_minutes and left_s < 60 * self._warn_minutes[0]:
                 self._warn_minutes.pop(0)
             goal = "min_free is reached" if self._min_free else "it is full"
-            _log.warning(
-                "disk of %s: %.0f minutes left at this rate until %s", self._place, left_s / 60, goal
-            )
+            _log.warning("disk of %s: %s left at this rate until %s", self._place, _in_words(left_s), goal)
         return None
 
     def _left_s(self, floor: int) -> float:

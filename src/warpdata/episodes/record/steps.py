@@ -43,9 +43,8 @@ from warpdata.formats.journal.layout import (
     STEPS_KIND,
     record_span,
 )
-from warpdata.formats.journal.mapped_file import PAGE_BYTES
 from warpdata.formats.journal.reader import JournalReader, is_live
-from warpdata.formats.journal.writer import JournalWriter, StepRecord
+from warpdata.formats.journal.writer import PAGE_BYTES, JournalWriter, StepRecord
 from warpdata.formats.wshard.episode import LATENT, LATENT_CODEBOOK, Channel, WShardEpisode
 from warpdata.formats.wshard.layout import LANE_PREFIX
 from warpdata.formats.wshard.residual import SIGN_BITS, is_sign_bits, pack_residual

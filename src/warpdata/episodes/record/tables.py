@@ -281,11 +281,6 @@ class TableFile:
             self._file.release()
 
 
-def write_empty(path: Path) -> None:
-    """Write the file of a signal without records; the type of its values is not known."""
-    TableFile(path.with_name(f".{path.name}.part"), Description("scalar", "f64", ())).commit(path)
-
-
 class TableRecorder(ABC):
     """A signal recorded into one table: records are counted as they reach the journal, and leave in blocks.
 

@@ -14,14 +14,12 @@ import numpy as np
 
 from warpdata.bytekit.io.commit import check_free, fsync_folder, link_or_copy, map_os_errors, remove_temps_of
 from warpdata.bytekit.io.files import FileRangeReader, MmapRangeReader
-from warpdata.episodes.collection.edits import episode_path
 from warpdata.episodes.collection.local import list_episodes
 from warpdata.episodes.forms.shard import pack_episode
 from warpdata.episodes.record.recorder import SHARD_SUFFIX
 from warpdata.episodes.record.recording import episode_numbers, remove_files, remove_folder, remove_leftovers
 from warpdata.episodes.record.steps import StepLayout, StepRun, describe_owner, step_episode
-from warpdata.episodes.salvage.finish import DAMAGED, exclusive, free_name, set_aside
-from warpdata.episodes.salvage.parts import finish_work
+from warpdata.episodes.salvage.finish import DAMAGED, exclusive, finish_work, free_name, set_aside
 from warpdata.episodes.salvage.receipt import LossReceipt
 from warpdata.episodes.salvage.unfinished import locked_folder, open_recording, work_folders_in
 from warpdata.episodes.sources.disk_episode import DiskEpisode
@@ -38,7 +36,7 @@ from warpdata.errors import (
     suggests,
 )
 from warpdata.formats.episodedir import layout
-from warpdata.formats.episodedir.documents import read_meta
+from warpdata.formats.episodedir.documents import episode_path, read_meta
 from warpdata.formats.journal.layout import PARTIAL_SUFFIX, STEPS_KIND, WORK_SUFFIX, record_span
 from warpdata.formats.journal.reader import JournalReader, Records, Scan, is_journal, work_folder
 from warpdata.formats.wshard.chunks import (

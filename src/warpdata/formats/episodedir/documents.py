@@ -61,6 +61,16 @@ _LOCK_TIMEOUT_S = 60.0
 # Names.
 
 
+def episode_name(number: int) -> str:
+    """Relative path of an episode in its root: in blocks of a thousand."""
+    return f"{number // layout.BLOCK_EPISODES * layout.BLOCK_EPISODES:012d}/{number:012d}"
+
+
+def episode_path(root: Path, number: int) -> Path:
+    """The directory of an episode."""
+    return root / episode_name(number)
+
+
 def check_name(name: object) -> str:
     """`name` if it may name a signal or a static item, else TypeError or ValueError with the reason."""
     if not isinstance(name, str):

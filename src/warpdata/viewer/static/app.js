@@ -3205,10 +3205,16 @@ var Camera = class {
   isBusy = false;
   isClosed = false;
   calm = 0;
+  /** Read the times; the page is not settled before, also where the camera takes the place of one that showed a frame. */
   async open() {
-    const found = await getArrays("times", this.query({ base: this.base }));
-    this.times = found.arrays.times.data;
-    if (!this.isClosed) open2.add(this);
+    open2.add(this);
+    try {
+      const found = await getArrays("times", this.query({ base: this.base }));
+      this.times = found.arrays.times.data;
+    } catch (error) {
+      this.failure = error.message;
+      throw error;
+    }
   }
   /** The last frame at or before a time, -1 before the first. */
   rowAt(at2) {
