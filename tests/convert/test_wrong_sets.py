@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
 import io
 import json
+import shutil
 import sqlite3
 import tarfile
+import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable
 from contextlib import closing
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +26,9 @@ import pytest
 from PIL import Image
 
 from tests.convert.foreign import copied, sample
+from tests.convert.sets import change_json, made_set
 from warpdata.bytekit.codec import encode as encode_bytes
-from warpdata.convert import dreamer, hdf5, minari, rlds, rosbag2, webdataset, zarr
+from warpdata.convert import dreamer, hdf5, lerobot, minari, rlds, rosbag2, webdataset, zarr
 from warpdata.convert.rlds import records
 from warpdata.convert.rlds.records import Values, build_example, pack_record
 from warpdata.convert.tables import npz, parquet
@@ -46,6 +51,179 @@ Open = Callable[[Path], Episodes]
 Corrupt, Limit, Dtype = CorruptLayoutError, LimitExceededError, UnsupportedDtypeError
 Case = tuple[Open, type[WarpError], str]
 """A set, the error of reading all of it, and what it says."""
+
+
+# LeRobot.
+
+INFO, DATA = "meta/info.json", "data/chunk-000/file-000.parquet"
+LISTED_AS, TASKS = "meta/episodes/chunk-000/file-000.parquet", "meta/tasks.parquet"
+TOP, VIDEO = "videos/observation.images.top", "videos/chunk-000/observation.images.top/episode_000001.mp4"
+Change = Callable[[list[Any]], Any] | None
+"""Makes the values of a column from those it has; None takes it away."""
+
+
+@functools.cache
+def sound(version: str) -> dict[str, bytes]:
+    """The files of a set in which nothing is wrong."""
+    with tempfile.TemporaryDirectory() as folder:
+        made = made_set(Path(folder) / "set", 2 if version == "v3.0" else 3, version=version)
+        return {str(path.relative_to(made)): path.read_bytes() for path in made.rglob("*") if path.is_file()}
+
+
+def set_with(change: Callable[[Path], Any], version: str = "v3.0") -> Open:
+    def opened(folder: Path) -> Episodes:
+        for name, data in sound(version).items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(data)
+        change(folder)
+        return lerobot.read(folder)
+
+    return opened
+
+
+def put_column(path: Path, name: str, made: Change) -> None:
+    """Another column in the place of one of a table."""
+    rows = pq.read_table(path)
+    at = rows.column_names.index(name)
+    if made is None:
+        pq.write_table(rows.remove_column(at), path)
+        return
+    values = made(rows.column(at).to_pylist())
+    values = values if isinstance(values, pa.Array) else pa.array(values)
+    pq.write_table(rows.set_column(at, name, values), path)
+
+
+def column(name: str, made: Change, file: str = DATA) -> Open:
+    """A set with another column; the description of a feature that reading needs stays."""
+
+    def change(folder: Path) -> None:
+        put_column(folder / file, name, made)
+        if name == "task_index":
+            put_column(folder / LISTED_AS, "tasks", None)
+        if name not in ("action", "next.reward"):
+            features = json.loads((folder / INFO).read_text())["features"]
+            features.pop(name, None)
+            change_json(folder / INFO, features=features)
+
+    return set_with(change)
+
+
+def listed(name: str, made: Change) -> Open:
+    return column(name, made, LISTED_AS)
+
+
+def stating(**info: Any) -> Open:
+    return set_with(lambda folder: change_json(folder / INFO, **info), "v2.1")
+
+
+def lacking(file: str, version: str = "v3.0") -> Open:
+    return set_with(lambda folder: (folder / file).unlink(), version)
+
+
+def exchanged(file: str, other: str) -> Open:
+    return set_with(lambda folder: shutil.copyfile(folder / other, folder / file), "v2.1")
+
+
+def cut_rows(folder: Path) -> None:
+    pq.write_table(pq.read_table(folder / DATA)[:9], folder / DATA)
+
+
+def no_shape(folder: Path) -> None:
+    put_column(folder / DATA, "action", lambda was: was)  # no schema of another library
+    change_json(folder / INFO, features={"action": {"dtype": "float64"}})
+
+
+ROWS_OF = "data/chunk-000/episode_00000{}.parquet"
+PAIRS = pa.list_(pa.float64(), 2)
+NUMBER, VIDEOS = "is not one number in each row", "has no valid videos/"
+SHAPE = r"does not state the shape of 'action'.*file-000\.parquet"
+LEROBOT: dict[str, Case] = {
+    "no column": (column("action", None), Corrupt, "no column 'action'"),
+    "no times": (column("timestamp", None), Corrupt, "no column 'timestamp'"),
+    "nan as time": (column("timestamp", lambda was: [np.nan, *was[1:]]), Corrupt, "step out of range"),
+    "text as time": (column("timestamp", lambda was: ["x"] * len(was)), Corrupt, f"'timestamp' {NUMBER}"),
+    "two times": (column("timestamp", lambda was: pa.array([[1.0, 2.0]] * len(was), PAIRS)), Corrupt, NUMBER),
+    "far time": (column("timestamp", lambda was: [*was[:6], 1e300, *was[7:]]), Corrupt, "step out of range"),
+    "falling time": (
+        column("timestamp", lambda was: [was[1], was[0], *was[2:]]),
+        FormatError,
+        "not increase",
+    ),
+    "other episode": (column("episode_index", lambda was: [1, *was[1:]]), Corrupt, r"0 \(episode_index\)"),
+    "other order": (column("frame_index", lambda was: [1, 0, *was[2:]]), Corrupt, r"0 \(frame_index\)"),
+    "missing row": (column("action", lambda was: [None, *was[1:]]), Corrupt, "'action' has missing"),
+    "missing number": (
+        column("action", lambda was: [[None, 1.0], *was[1:]]),
+        Corrupt,
+        "'action' has missing",
+    ),
+    "missing scalar": (
+        column("next.reward", lambda was: [None, *was[1:]]),
+        Corrupt,
+        "'next.reward' has missing",
+    ),
+    "odd row": (column("action", lambda was: [[1.0] * 3, [4.0], *was[2:]]), FormatError, "different lengths"),
+    "few numbers": (
+        column("action", lambda was: [[1.0]] * len(was)),
+        Corrupt,
+        "7 numbers in 7 rows of shape",
+    ),
+    "decimals": (column("next.reward", lambda was: [Decimal(1)] * len(was)), FormatError, "decimal128"),
+    "no episode 1": (listed("episode_index", lambda _: [0, 2]), Corrupt, "row 1 is episode 2"),
+    "more frames": (
+        listed("dataset_to_index", lambda was: [was[0] + 1, was[1]]),
+        Corrupt,
+        "7 frames in rows 0 to 8",
+    ),
+    "rows elsewhere": (listed("dataset_from_index", lambda _: [0, 8]), Corrupt, "has 8 frames in rows 8"),
+    "many frames": (listed("length", lambda was: [1 << 41, was[1]]), Limit, "2199023255552 frames"),
+    "no video": (listed(f"{TOP}/chunk_index", lambda _: [None, 0]), Corrupt, VIDEOS),
+    "no start": (listed(f"{TOP}/from_timestamp", None), Corrupt, VIDEOS),
+    "nan as start": (listed(f"{TOP}/from_timestamp", lambda was: [np.nan, was[1]]), Corrupt, "no frame for"),
+    "infinite length": (listed("length", lambda _: [np.inf] * 2), Corrupt, "episode 0 has length inf"),
+    "infinite row": (
+        listed("dataset_from_index", lambda _: [np.inf] * 2),
+        Corrupt,
+        "has no valid data/chunk_index",
+    ),
+    "infinite chunk": (
+        listed("data/chunk_index", lambda _: [np.inf] * 2),
+        Corrupt,
+        "has no valid data/chunk_index",
+    ),
+    "infinite file": (
+        listed("data/file_index", lambda _: [np.inf] * 2),
+        Corrupt,
+        "has no valid data/chunk_index",
+    ),
+    "no task": (column("task_index", lambda was: [77] * len(was)), Corrupt, "there is no task 77.*parquet"),
+    "text as task": (column("task_index", lambda was: ["x"] * len(was)), Corrupt, f"task_index' {NUMBER}"),
+    "half a task": (column("task_index", lambda was: [0.5] * len(was)), Corrupt, f"task_index' {NUMBER}"),
+    "no tasks": (column("task_index", None), Corrupt, r"no column 'task_index'.*file-000\.parquet"),
+    "task numbers": (column("task_index", lambda _: ["0", "1"], TASKS), Corrupt, "a task without its"),
+    "tasks missing": (lacking(TASKS), BlobNotFoundError, "the tasks are missing"),
+    "list missing": (lacking(LISTED_AS), BlobNotFoundError, "no episodes are listed"),
+    "video missing": (lacking(VIDEO, "v2.1"), WarpError, r"_000001\.mp4"),
+    "rows missing": (lacking(ROWS_OF.format(2), "v2.1"), BlobNotFoundError, "_000002"),
+    "other video": (exchanged(VIDEO, VIDEO.replace("1.mp4", "0.mp4")), Corrupt, "step 7.*episode 1"),
+    "other rows": (exchanged(ROWS_OF.format(0), ROWS_OF.format(1)), Corrupt, "8 rows.*states 7.*episode 0"),
+    "rows cut": (set_with(cut_rows), Corrupt, r"rows 7 to 15 are needed.* 9.*file-000\.p"),
+    "no shape": (set_with(no_shape), Corrupt, SHAPE),
+    "total": (stating(total_episodes=5), Corrupt, "total_episodes 5"),
+    "total frames": (stating(total_frames=1), Corrupt, "total_frames 1"),
+    "version": (stating(codebase_version="v4.0"), UnsupportedVersionError, "v4.0"),
+    "no rate": (stating(fps=0), Corrupt, "fps in info.json: 0"),
+    "tiny rate": (stating(fps=1e-300), Corrupt, "fps in info.json: 1e-300"),
+    "large rate": (stating(fps=10**6), Corrupt, "fps in info.json: 1000000"),
+    "truth as rate": (stating(fps=True), Corrupt, "fps in info.json: True"),
+    "field of a path": (stating(data_path="data/{file_index:03d}.parquet"), Corrupt, "field 'file_index'"),
+    "path out": (stating(data_path="../../etc/passwd"), Corrupt, "leads out"),
+    "absolute path": (stating(data_path="/etc/passwd"), Corrupt, "leads out"),
+    "wide path": (stating(data_path="data/{episode_index:0999999999d}.parquet"), WarpError, "data"),
+    "feature out": (stating(features={"../x": {"dtype": "float32", "shape": [1]}}), Corrupt, "lead out"),
+    "features": (stating(features=3), Corrupt, "features"),
+    "chunks": (stating(chunks_size=0), Corrupt, "chunks_size: 0"),
+}
 
 
 # RLDS.
@@ -172,34 +350,67 @@ RLDS: dict[str, Case] = {
     "odd count": (feature(tensor("int64", 2), ints(1, 2, 3, 4, 5)), Corrupt, STEPS),
     "more rows": (feature(tensor("int64"), ints(1, 2, 3)), Corrupt, "3 rows of 'steps/x', 2 steps"),
     "bytes of no shape": (
-        feature(tensor("float32", -1, encoding="bytes"), entries(b"abcd", b"efgh")), Dtype, "of unknown shape"
+        feature(tensor("float32", -1, encoding="bytes"), entries(b"abcd", b"efgh")),
+        Dtype,
+        "of unknown shape",
     ),
-    "short bytes": (feature(tensor("float32", encoding="bytes"), entries(b"abcd", b"efg")), Corrupt, "row 1 of"),
+    "short bytes": (
+        feature(tensor("float32", encoding="bytes"), entries(b"abcd", b"efg")),
+        Corrupt,
+        "row 1 of",
+    ),
     "absurd bytes": (
-        feature(tensor("float32", 1 << 31, 1 << 31, encoding="bytes"), entries(b"a", b"b")), Corrupt, "row 0 of"
+        feature(tensor("float32", 1 << 31, 1 << 31, encoding="bytes"), entries(b"a", b"b")),
+        Corrupt,
+        "row 0 of",
     ),
     "absurd zlib": (
         feature(tensor("float32", 1 << 31, 1 << 31, 4, encoding="zlib"), entries(PACKED, PACKED)),
-        Corrupt, "row 0 of feature 'steps/x'",
+        Corrupt,
+        "row 0 of feature 'steps/x'",
     ),
     "no zlib": (feature(tensor("float32", encoding="zlib"), entries(PACKED, b"none")), Corrupt, "row 1 of"),
-    "cut zlib": (feature(tensor("float32", encoding="zlib"), entries(PACKED, PACKED[:-4])), Corrupt, "row 1 of"),
+    "cut zlib": (
+        feature(tensor("float32", encoding="zlib"), entries(PACKED, PACKED[:-4])),
+        Corrupt,
+        "row 1 of",
+    ),
     "text of numbers": (feature(tensor("string"), ints(1, 2)), Corrupt, "'steps/x' holds numbers"),
-    "fewer lengths": (feature(ragged("int64"), rows_and_lengths(ints(1, 2), ints(2))), Corrupt, "1 rows, 2 steps"),
+    "fewer lengths": (
+        feature(ragged("int64"), rows_and_lengths(ints(1, 2), ints(2))),
+        Corrupt,
+        "1 rows, 2 steps",
+    ),
     "negative length": (
-        feature(ragged("int64"), rows_and_lengths(ints(1, 2), ints(3, -1))), Corrupt, "invalid row lengths"
+        feature(ragged("int64"), rows_and_lengths(ints(1, 2), ints(3, -1))),
+        Corrupt,
+        "invalid row lengths",
     ),
     "float length": (
-        feature(ragged("int64"), rows_and_lengths(ints(1, 2, 3), floats(1.5, 1.5))), Corrupt, "invalid row length"
+        feature(ragged("int64"), rows_and_lengths(ints(1, 2, 3), floats(1.5, 1.5))),
+        Corrupt,
+        "invalid row length",
     ),
     "length of nan": (
-        feature(ragged("int64"), rows_and_lengths(ints(1, 2), floats(np.nan, 1))), Corrupt, "invalid row lengths"
+        feature(ragged("int64"), rows_and_lengths(ints(1, 2), floats(np.nan, 1))),
+        Corrupt,
+        "invalid row lengths",
     ),
-    "wrong lengths": (feature(ragged("int64"), rows_and_lengths(ints(1, 2), ints(1, 2))), Corrupt, "2 numbers for 3"),
+    "wrong lengths": (
+        feature(ragged("int64"), rows_and_lengths(ints(1, 2), ints(1, 2))),
+        Corrupt,
+        "2 numbers for 3",
+    ),
     "absurd lengths": (
-        feature(ragged("int64", 0), rows_and_lengths(ints(), ints(1 << 62, 1 << 62))), Corrupt, "0 numbers for 92"
+        feature(ragged("int64", 0), rows_and_lengths(ints(), ints(1 << 62, 1 << 62))),
+        Corrupt,
+        "0 numbers for 92",
     ),
-    "file format": (described(fileFormat="riegeli"), UnsupportedVersionError, "unsupported file format 'riegeli'"),
+    "file format": (
+        described(fileFormat="riegeli"),
+        UnsupportedVersionError,
+        "unsupported file format 'riegeli'",
+    ),
     "splits": (described(splits={"train": 1}), Corrupt, "splits are not a list"),
     "no split": (described(splits=[]), Corrupt, "no split has a file"),
     "text as split": (described(splits=["train"]), Corrupt, SPLIT),
@@ -207,26 +418,32 @@ RLDS: dict[str, Case] = {
     "text as count": (described(splits=[{"name": "train", "shardLengths": ["x"]}]), Corrupt, SPLIT),
     "negative count": (described(splits=[{"name": "train", "shardLengths": ["-1"]}]), Corrupt, SPLIT),
     "absurd count": (
-        described(splits=[{"name": "train", "shardLengths": [1 << 80]}]), Corrupt,
+        described(splits=[{"name": "train", "shardLengths": [1 << 80]}]),
+        Corrupt,
         f"expected {1 << 80} as in dataset_info.json, got 1",
     ),
     "no steps": (
-        lambda folder: rlds.read(forged_set(folder / "set", {"featuresDict": {"features": {"x": tensor("int8")}}})),
-        Corrupt, "features have no 'steps'",
+        lambda folder: rlds.read(
+            forged_set(folder / "set", {"featuresDict": {"features": {"x": tensor("int8")}}})
+        ),
+        Corrupt,
+        "features have no 'steps'",
     ),
     "no files": (rlds.read, BadMagicError, r"neither a dataset_info\.json nor TFRecord files"),
     "single values": (example(b""), BadMagicError, "TFRecords of single values, not of episodes"),
     "cut record": (
-        wrote("a.tfrecord", RECORD + RECORD[:9], rlds.read), TruncatedError,
+        wrote("a.tfrecord", RECORD + RECORD[:9], rlds.read),
+        TruncatedError,
         f"record at {len(RECORD)} exceeds the file",
     ),
     "damaged gzip": (wrote("a.tfrecord", DAMAGED_GZIP, rlds.read), Corrupt, "corrupted compressed file"),
     "absurd record": (
         wrote("a.tfrecord", LENGTH + records.masked_crc(LENGTH).to_bytes(4, "little") + bytes(64), rlds.read),
-        WarpError, "exceeds the file",
+        WarpError,
+        "exceeds the file",
     ),
     "zeros": (wrote("a.tfrecord", bytes(64), rlds.read), ChecksumError, "length"),
-}  # fmt: skip
+}
 
 
 # HDF5.
@@ -723,7 +940,14 @@ PLAIN: dict[str, Case] = {
 }
 
 
-TABLES = {"rlds": RLDS, "hdf5": HDF5, "zarr": ZARR, "minari": MINARI, "webdataset": WEBDATASET}
+TABLES = {
+    "lerobot": LEROBOT,
+    "rlds": RLDS,
+    "hdf5": HDF5,
+    "zarr": ZARR,
+    "minari": MINARI,
+    "webdataset": WEBDATASET,
+}
 WRONG = (
     {f"{kind} {name}": case for kind, cases in TABLES.items() for name, case in cases.items()} | BAGS | PLAIN
 )
