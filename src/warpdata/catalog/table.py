@@ -14,8 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from warpdata.bytekit.lazy import cached_property
-from warpdata.bytekit.process.locks import ThreadLock
+from warpdata.bytekit.process.forks import ThreadLock, cached_property
 from warpdata.bytekit.process.threads import ReadAhead, map_in_threads
 from warpdata.catalog.read.refs import RefType, bound_batch, bound_dict, python_values, recipe_of
 from warpdata.catalog.read.rowgroups import RowFilter, ShardFile

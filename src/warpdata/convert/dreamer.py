@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.lazy import cached_property
+from warpdata.bytekit.process.forks import cached_property
 from warpdata.convert.aligning import LAST_ROW
 from warpdata.convert.exporting import ExportOptions, Part, StepColumn, StepRows, StepWriter
 from warpdata.convert.place import Place

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.io.commit import commit_folder
 from warpdata.bytekit.jsontext import parse_json_object
-from warpdata.bytekit.lazy import cached_property
+from warpdata.bytekit.process.forks import cached_property
 from warpdata.convert.aligning import stated_rate
 from warpdata.convert.exporting import ExportOptions, Part, StepColumn, StepRows, StepWriter
 from warpdata.convert.hdf5.file import Hdf5File, Hdf5Out, writing

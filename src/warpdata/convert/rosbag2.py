@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from warpdata.bytekit.codec import decode_zstd_bounded, iter_decode_zstd, zstd_frame_size
 from warpdata.bytekit.io.commit import map_os_errors
 from warpdata.bytekit.io.ranges import RangeFile
-from warpdata.bytekit.lazy import cached_property
+from warpdata.bytekit.process.forks import cached_property
 from warpdata.convert.mcap.read import METADATA_FILE, McapLog, group_files
 from warpdata.convert.mcap.read import matches as is_mcap
 from warpdata.convert.messages import (

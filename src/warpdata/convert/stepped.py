@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.arrays import dtype_of, read_only
-from warpdata.bytekit.lazy import cached_property
-from warpdata.bytekit.process.forks import Reopens
+from warpdata.bytekit.process.forks import Reopens, cached_property
 from warpdata.convert.aligning import Times, grid_times
 from warpdata.convert.place import Place
 from warpdata.convert.receipt import MAX_DOCUMENT_BYTES, RECEIPT_FILE, EpisodeNotes, parse_notes

@@ -22,8 +22,7 @@ from numpy.typing import NDArray
 from warpdata.bytekit.arrays import padding_to
 from warpdata.bytekit.io.ranges import BytesRangeReader, PartRangeReader, RangeReader
 from warpdata.bytekit.jsontext import dump_json, parse_json
-from warpdata.bytekit.lazy import cached_property
-from warpdata.bytekit.process.forks import PerProcess, Reopens
+from warpdata.bytekit.process.forks import PerProcess, Reopens, cached_property
 from warpdata.convert.aligning import stated_rate
 from warpdata.convert.exporting import ExportOptions, Part, StepColumn, StepRows, StepWriter
 from warpdata.convert.place import Place, foreign_errors

@@ -29,8 +29,7 @@ from warpdata.bytekit.codec import zstd_frame_size
 from warpdata.bytekit.io.commit import commit_file, commit_folder
 from warpdata.bytekit.io.ranges import RangeFile
 from warpdata.bytekit.jsontext import parse_json_object
-from warpdata.bytekit.lazy import cached_property
-from warpdata.bytekit.process.forks import PerProcess, Reopens
+from warpdata.bytekit.process.forks import PerProcess, Reopens, cached_property
 from warpdata.convert.aligning import seconds_as_times
 from warpdata.convert.exporting import ExportOptions, Part, StepRows, StepWriter
 from warpdata.convert.place import Place, check_inside, foreign_errors

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.lazy import BLOCK_CACHE, cached_property
+from warpdata.bytekit.lazy import BLOCK_CACHE
 from warpdata.bytekit.memory import RecycledArrays
-from warpdata.bytekit.process.locks import ThreadLock
+from warpdata.bytekit.process.forks import ThreadLock, cached_property
 from warpdata.episodes.sources.cameras import ImageRequest, VideoSignal, empty_images
 from warpdata.errors import BlobNotFoundError, FormatError, SchemaMismatchError, WarpError
 from warpdata.formats.episodedir.video import Picture, planes_shape, scale_image

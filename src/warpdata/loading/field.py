@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from warpdata.bytekit.lazy import cached_property
+from warpdata.bytekit.process.forks import cached_property
 from warpdata.episodes.collection.jobs import code_name
 from warpdata.errors import SchemaMismatchError, WarpError, nearest, require_word, suggests
 from warpdata.formats.episodedir.scaling import RESIZES, ImageView, view_image

@@ -24,9 +24,8 @@ import numpy as np
 from warpdata.bytekit.checksum import sha256_hex
 from warpdata.bytekit.io.commit import write_file
 from warpdata.bytekit.jsontext import dump_json
-from warpdata.bytekit.lazy import cached_property
 from warpdata.bytekit.memory import RecycledArrays
-from warpdata.bytekit.process.locks import ThreadLock
+from warpdata.bytekit.process.forks import ThreadLock, cached_property
 from warpdata.bytekit.process.threads import ThreadPool, map_in_threads
 from warpdata.episodes.collection.episodes import Episodes, EpisodesSource
 from warpdata.episodes.collection.local import LocalDataset

@@ -9,8 +9,7 @@ from typing import Any, Literal, NoReturn, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.lazy import cached_property
-from warpdata.bytekit.process.forks import Reopens
+from warpdata.bytekit.process.forks import Reopens, cached_property
 from warpdata.errors import TimeRangeError, nearest
 from warpdata.timeline.memory import ArraySignal
 from warpdata.timeline.signal import Signal, sampled, window

@@ -22,7 +22,7 @@ from warpdata.bytekit.arrow_arrays import text_to_arrow
 from warpdata.bytekit.checksum import sha256_hex
 from warpdata.bytekit.io.ranges import RangeReader
 from warpdata.bytekit.jsontext import parse_json_object
-from warpdata.bytekit.lazy import cached_property
+from warpdata.bytekit.process.forks import cached_property
 from warpdata.catalog.read.artifacts import Artifact
 from warpdata.corpora.source import SourceKeywords, StoreShardSource
 from warpdata.episodes.collection.episodes import Episodes, EpisodesSource, Origin

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.jsontext import parse_json
-from warpdata.bytekit.lazy import cached_property
+from warpdata.bytekit.process.forks import cached_property
 from warpdata.convert.aligning import stated_rate
 from warpdata.convert.hdf5.file import MAGIC, Hdf5File
 from warpdata.convert.place import Place

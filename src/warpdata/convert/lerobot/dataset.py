@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.lazy import cached_property
+from warpdata.bytekit.process.forks import cached_property
 from warpdata.convert.aligning import AlignOptions, check_rate, steps_with
 from warpdata.convert.lerobot import tables
 from warpdata.convert.lerobot.features import FrameCounts, SetPlan, SetStatistics

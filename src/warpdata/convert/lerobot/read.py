@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 from warpdata.bytekit.arrays import read_only
 from warpdata.bytekit.io.ranges import FolderReader
 from warpdata.bytekit.jsontext import parse_json_object
-from warpdata.bytekit.lazy import cached_property
-from warpdata.bytekit.process.forks import Reopens
+from warpdata.bytekit.process.forks import Reopens, cached_property
 from warpdata.convert.aligning import Times, grid_times, seconds_as_times, stated_rate
 from warpdata.convert.lerobot import tables
 from warpdata.convert.lerobot.tables import ColumnKind, KeptRows, Tables

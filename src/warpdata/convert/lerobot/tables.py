@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from warpdata.bytekit.arrays import dtype_of, read_only
 from warpdata.bytekit.arrow_arrays import numpy_dtype
 from warpdata.bytekit.io.ranges import RangeFile
-from warpdata.bytekit.process.locks import ThreadLock
+from warpdata.bytekit.process.forks import ThreadLock
 from warpdata.convert.place import Place
 from warpdata.convert.tables.parquet import LISTS, flat_values
 from warpdata.errors import CorruptLayoutError, FormatError, MissingExtraError, UnsupportedDtypeError, nearest

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from warpdata.bytekit.codec import decode as decode_bytes
 from warpdata.bytekit.codec import decode_lz4_frame
 from warpdata.bytekit.io.ranges import RangeReader
-from warpdata.bytekit.lazy import cached_property
+from warpdata.bytekit.process.forks import cached_property
 from warpdata.convert.messages import (
     MAX_MESSAGE_BYTES,
     Attachment,

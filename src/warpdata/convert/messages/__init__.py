@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.lazy import cached_property
-from warpdata.bytekit.process.forks import Reopens
+from warpdata.bytekit.process.forks import Reopens, cached_property
 from warpdata.convert.place import Place
 
 Ints = NDArray[np.int64]

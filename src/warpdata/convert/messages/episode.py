@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from warpdata.bytekit.arrays import dtype_named, read_only
 from warpdata.bytekit.io.ranges import RangeReader, open_buffered
 from warpdata.bytekit.jsontext import parse_json_object
-from warpdata.bytekit.lazy import cached_property
-from warpdata.bytekit.process.forks import Reopens
+from warpdata.bytekit.process.forks import Reopens, cached_property
 from warpdata.convert.messages import Ints, MessageLog
 from warpdata.convert.messages.cdr import Values
 from warpdata.convert.messages.decoders import EMPTY, Decoder, FieldSummary, open_decoder, summarize, to_array

@@ -19,8 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.arrays import dtype_named, dtype_of
-from warpdata.bytekit.lazy import cached_property
-from warpdata.bytekit.process.locks import ThreadLock
+from warpdata.bytekit.process.forks import ThreadLock, cached_property
 from warpdata.convert.aligning import LAST_ROW, stated_rate
 from warpdata.convert.place import Place, check_inside
 from warpdata.convert.receipt import RECEIPT_FILE

@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.lazy import cached_property
-from warpdata.bytekit.process.forks import Reopens
+from warpdata.bytekit.process.forks import Reopens, cached_property
 from warpdata.convert.aligning import seconds_as_times
 from warpdata.convert.place import Place
 from warpdata.convert.stepped import EpisodeColumn, Parts, Rows, SteppedEpisodes

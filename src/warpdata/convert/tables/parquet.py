@@ -19,7 +19,7 @@ from warpdata.bytekit.arrays import dtype_of
 from warpdata.bytekit.arrow_arrays import numpy_dtype
 from warpdata.bytekit.io.commit import commit_file
 from warpdata.bytekit.io.ranges import RangeFile
-from warpdata.bytekit.lazy import cached_property
+from warpdata.bytekit.process.forks import cached_property
 from warpdata.convert.place import Place, foreign_errors
 from warpdata.convert.stepped import Rows
 from warpdata.convert.tables.mapping import ArrayFile, EpisodeSpan, FileMapping, MappedEpisodes, MappingSource

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from warpdata.bytekit.arrays import as_array, resolve_index
 from warpdata.bytekit.arrow_arrays import to_arrow
 from warpdata.bytekit.checksum import xxh64
-from warpdata.bytekit.lazy import cached_property
-from warpdata.bytekit.process.forks import Reopens
+from warpdata.bytekit.process.forks import Reopens, cached_property
 from warpdata.bytekit.process.threads import map_in_threads
 from warpdata.episodes.collection.facts import (
     SignalSummary,

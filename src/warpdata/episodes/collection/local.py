@@ -21,9 +21,7 @@ from warpdata.bytekit.io.commit import write_file
 from warpdata.bytekit.io.files import absolute_path
 from warpdata.bytekit.io.ranges import FolderReader, RangeReader, SubFolder
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
-from warpdata.bytekit.lazy import cached_property
-from warpdata.bytekit.process.forks import Reopens
-from warpdata.bytekit.process.locks import ThreadLock
+from warpdata.bytekit.process.forks import Reopens, ThreadLock, cached_property
 from warpdata.episodes.collection.edits import (
     EditedSource,
     Edits,

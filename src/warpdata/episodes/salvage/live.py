@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from warpdata.bytekit.io.commit import TEMP_MARK
 from warpdata.bytekit.io.files import FileRangeReader
 from warpdata.bytekit.io.ranges import RangeReader
-from warpdata.bytekit.process.locks import ThreadLock
+from warpdata.bytekit.process.forks import ThreadLock
 from warpdata.episodes.record.status import RecordingStatus
 from warpdata.episodes.salvage.unfinished import (
     JournaledRows,

@@ -22,9 +22,8 @@ from numpy.typing import NDArray
 from warpdata.bytekit.arrays import dtype_named, dtype_of, read_only
 from warpdata.bytekit.io.files import FileRangeReader
 from warpdata.bytekit.io.ranges import FolderReader, RangeReader, open_buffered
-from warpdata.bytekit.lazy import cached_property
 from warpdata.bytekit.process import system
-from warpdata.bytekit.process.forks import Reopens, run_in_child
+from warpdata.bytekit.process.forks import Reopens, cached_property, run_in_child
 from warpdata.errors import CorruptLayoutError, TruncatedError, naming
 from warpdata.formats.episodedir.documents import Description, FileSum, Stream, Summary
 from warpdata.formats.episodedir.frame_index import (

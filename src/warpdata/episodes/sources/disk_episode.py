@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from warpdata.bytekit.arrays import read_only
 from warpdata.bytekit.io.files import check_path
 from warpdata.bytekit.io.ranges import FolderReader, RangeReader
-from warpdata.bytekit.lazy import cached_property
+from warpdata.bytekit.process.forks import cached_property
 from warpdata.episodes.sources.cameras import StoredSignal, VideoSignal, open_bytes, signal_meta
 from warpdata.errors import (
     BlobNotFoundError,

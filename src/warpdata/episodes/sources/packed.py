@@ -9,8 +9,7 @@ from functools import partial
 from warpdata.bytekit.arrays import dtype_named
 from warpdata.bytekit.io.ranges import BytesRangeReader, PartRangeReader, RangeReader
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
-from warpdata.bytekit.lazy import cached_property
-from warpdata.bytekit.process.forks import Reopens
+from warpdata.bytekit.process.forks import Reopens, cached_property
 from warpdata.episodes.sources.cameras import VideoSignal, signal_meta
 from warpdata.episodes.sources.disk_episode import SimpleSignal
 from warpdata.episodes.sources.shard_episode import DIRECTORY_BLOCK, BlockSignal, RaggedRows

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.arrays import DType, read_only, select_rows
 from warpdata.bytekit.checksum import join_crc32c
-from warpdata.bytekit.lazy import cached_property
-from warpdata.bytekit.process.forks import Reopens
+from warpdata.bytekit.process.forks import Reopens, cached_property
 from warpdata.errors import CorruptLayoutError
 from warpdata.formats.wshard.chunks import (
     ChunkedEpisodeReader,

@@ -27,8 +27,7 @@ from warpdata.bytekit.io.commit import (
 from warpdata.bytekit.io.files import FileRangeReader, check_regular, open_source
 from warpdata.bytekit.io.ranges import FolderReader, RangeReader
 from warpdata.bytekit.jsontext import dump_json
-from warpdata.bytekit.process.forks import NoPickle
-from warpdata.bytekit.process.locks import ThreadLock
+from warpdata.bytekit.process.forks import NoPickle, ThreadLock
 from warpdata.errors import (
     BlobNotFoundError,
     ChecksumError,

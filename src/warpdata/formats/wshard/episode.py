@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.arrays import DType, as_array, dtype_named, dtype_of, read_only, select_rows
 from warpdata.bytekit.jsontext import plain_json
-from warpdata.bytekit.lazy import cached_property
+from warpdata.bytekit.process.forks import cached_property
 from warpdata.errors import (
     CorruptLayoutError,
     LimitExceededError,
