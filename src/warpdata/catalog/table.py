@@ -42,7 +42,7 @@ from warpdata.sql.engine import (
     refuse_own_column,
     run_sql,
 )
-from warpdata.timeline.cards import html_table, text, titled
+from warpdata.timeline.cards import html_table, text, titled_card
 
 if TYPE_CHECKING:
     from warpdata.catalog.dataset import Dataset
@@ -538,7 +538,7 @@ class Table:
             for name, column in zip(shown.column_names, shown.columns, strict=True)
         ]
         rows = ([text(value) for value in row] for row in zip(*columns, strict=True))
-        return titled(repr(self), html_table(shown.column_names, rows))
+        return titled_card(repr(self), html_table(shown.column_names, rows))
 
     def __repr__(self) -> str:
         return f"<Table {self.name!r} of {self.dataset.name}: {self.row_count} rows>"

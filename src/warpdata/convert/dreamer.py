@@ -22,7 +22,7 @@ from warpdata.bytekit.process.forks import cached_property
 from warpdata.convert.aligning import LAST_ROW
 from warpdata.convert.exporting import ExportOptions, Part, StepColumn, StepRows, StepWriter
 from warpdata.convert.place import Place
-from warpdata.convert.receipt import ConversionReceipt, metadata_of, note_of, packed
+from warpdata.convert.receipt import ConversionReceipt, metadata_of, note_of, pack
 from warpdata.convert.stepped import EpisodeColumn, Parts, Rows, SteppedEpisodes, chain_rows
 from warpdata.convert.tables.npz import NpzFile, write_npz
 from warpdata.episodes.collection.episodes import Episodes
@@ -153,9 +153,9 @@ class Replay(SteppedEpisodes):
             raise CorruptLayoutError("an archive without arrays", path=file.name)
         key = "is_first" if "is_first" in shapes else next(iter(shapes))
         expected = int(name[4]) if not self._is_old else next(iter(shapes[key]), -1)
-        for each in shapes if not self._is_old else [key]:
-            if not shapes[each] or shapes[each][0] != expected:
-                fact = f"{each!r} has shape {list(shapes[each])}, {name[0]!r} states {expected} rows"
+        for path in shapes if not self._is_old else [key]:
+            if not shapes[path] or shapes[path][0] != expected:
+                fact = f"{path!r} has shape {list(shapes[path])}, {name[0]!r} states {expected} rows"
                 raise CorruptLayoutError(fact, path=file.name)
         return expected
 
@@ -192,7 +192,7 @@ class Replay(SteppedEpisodes):
             for name, column in columns.items():
                 if column.role == "action":  # moved to the row of the choice; the first one led to nothing
                     led = column.rows
-                    kept["first_action"][name] = packed(led.read(0, 1)[0])
+                    kept["first_action"][name] = pack(led.read(0, 1)[0])
                     zeros = Rows.of(np.zeros((1, *led.shape), led.dtype), led.kind)
                     columns[name] = EpisodeColumn(chain_rows([led.part(1, count), zeros], name), "action")
         meta: dict[str, Any] = {"dreamer": kept, **({LAST_ROW: "observation"} if last else {})}

@@ -288,7 +288,7 @@ class TarEpisodes(SteppedEpisodes):
         """An episode that warpdata wrote: under its own names, with its roles, times and static items."""
         note = EpisodeNotes.from_json(own)
         entries = [about if isinstance(about, Mapping) else {} for about in own["signals"].values()]
-        are_whole = all(isinstance(each.get("field"), str) and each.get("role") in ROLES for each in entries)
+        are_whole = all(isinstance(item.get("field"), str) and item.get("role") in ROLES for item in entries)
         if note is None or not 0 <= note.steps <= steps or not are_whole:
             raise CorruptLayoutError(f"{OWN_FIELD} is damaged", path=place)
         named: dict[str, EpisodeColumn] = {}
@@ -300,7 +300,7 @@ class TarEpisodes(SteppedEpisodes):
             text = texts.get(key)
             if key in columns:
                 rows, at = columns[key].rows, at if at is not None else columns[key].at
-            elif isinstance(text, list) and all(isinstance(each, str) for each in text):
+            elif isinstance(text, list) and all(isinstance(item, str) for item in text):
                 rows = Rows.of(as_objects(text), "text")
             else:
                 raise CorruptLayoutError(f"field {field!r} is missing", path=place)
@@ -308,7 +308,7 @@ class TarEpisodes(SteppedEpisodes):
                 rows = replace(
                     rows, kind="ragged", shape=rows.shape[1:], read=partial(_read_objects, rows.read)
                 )
-            if at is not None and (len(at) != rows.count or not all(0 <= each < note.steps for each in at)):
+            if at is not None and (len(at) != rows.count or not all(0 <= row < note.steps for row in at)):
                 at = None if rows.count == note.steps + 1 else range(rows.count)
             named[signal] = _column(rows, about["role"], at, note.steps)
         return self.with_note(Parts(name, note.steps, named, place=place), note)
@@ -376,7 +376,7 @@ class TarEpisodes(SteppedEpisodes):
         """Signals of numbered pictures and arrays, with the numbers of these."""
         pictures: dict[str, tuple[Rows, list[int]]] = {}
         for (stem, kind), listed in frames.items():
-            listed.sort(key=lambda each: each[0])
+            listed.sort(key=lambda pair: pair[0])
             numbers = [number for number, _ in listed]
             signal = stem if stem not in taken and stem not in pictures else f"{stem}.{kind}"
             if len(set(numbers)) != len(numbers):

@@ -38,8 +38,8 @@ from warpdata.convert.receipt import (
     RECEIPT_FILE,
     ConversionReceipt,
     metadata_of,
-    packed,
-    unpacked,
+    pack,
+    unpack,
 )
 from warpdata.convert.stepped import EpisodeColumn, Parts, Rows, SteppedEpisodes, numeric_type
 from warpdata.convert.tables.mapping import bounds_of
@@ -198,13 +198,13 @@ class ReplayBuffer(SteppedEpisodes):
     def metadata(self) -> Mapping[str, Any]:
         """The arrays beside the rows, and all attributes."""
         beside = [path for path in self.paths if not path.startswith(("data/", RAGGED)) and path != ENDS]
-        arrays = {path: packed(ZarrArray(self._tree, path).whole(_MAX_METADATA_BYTES)) for path in beside}
+        arrays = {path: pack(ZarrArray(self._tree, path).whole(_MAX_METADATA_BYTES)) for path in beside}
         attributes: dict[str, Any] = {}
         for path, _, file in (name.rpartition("/") for name in self._tree.names()):
             node = {} if file == ".zarray" else self._tree.node(path, file)
             stated = node if file == ".zattrs" else node.get("attributes")
             if stated:
-                attributes[path] = packed(stated)
+                attributes[path] = pack(stated)
         kept = {"arrays": arrays, "attributes": attributes}
         return {"zarr": {key: value for key, value in kept.items() if value}}
 
@@ -432,7 +432,7 @@ class ReplayBufferWriter(StepWriter):
         ):
             yield zarr.open_group(tree, mode="w", zarr_format=2)
             with os.fdopen(os.dup(new.fd), "w+b") as file, zipfile.ZipFile(file, "w") as archive:
-                for path in sorted(each for each in Path(tree).rglob("*") if each.is_file()):
+                for path in sorted(member for member in Path(tree).rglob("*") if member.is_file()):
                     entry = zipfile.ZipInfo(path.relative_to(tree).as_posix())  # no time: equal bytes
                     archive.writestr(entry, path.read_bytes())
             new.position = os.fstat(new.fd).st_size
@@ -509,7 +509,7 @@ class ReplayBufferWriter(StepWriter):
         for path in self._pending:
             self._write_chunks(path, is_last=True)
         kept = metadata_of(episodes.metadata, "zarr")
-        beside = {path: np.asarray(unpacked(value)) for path, value in kept.get("arrays", {}).items()}
+        beside = {path: np.asarray(unpack(value)) for path, value in kept.get("arrays", {}).items()}
         for path, values in {**beside, ENDS: np.array(self._ends, np.int64)}.items():
             if values.dtype.kind not in "biufS":
                 raise CorruptLayoutError(f"array {path!r} of {values.dtype} cannot be written")
@@ -518,7 +518,7 @@ class ReplayBufferWriter(StepWriter):
         for path, value in kept.get("attributes", {}).items():
             node = self.out.get(path) if path else self.out
             if node is not None:
-                node.attrs.update(unpacked(value))
+                node.attrs.update(unpack(value))
         root = Path(self.out.store.root)
         for group in root.glob("data/*/**/.zgroup"):  # every member of data would be an array
             group.unlink()

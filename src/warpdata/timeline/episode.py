@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.errors import NoStepsError, TimeRangeError, nearest, require_kind
-from warpdata.timeline.cards import items_card, plot_episode, signals_card, titled
+from warpdata.timeline.cards import items_card, plot_episode, signals_card, titled_card
 from warpdata.timeline.memory import ArraySignal
 from warpdata.timeline.meta import Role
 from warpdata.timeline.signal import Signal, positive_step, value_at
@@ -269,7 +269,7 @@ class Episode(Mapping[str, Any]):
                 fact = f"the step clock {clock.name!r} is not a signal or clock of this episode"
                 raise NoStepsError(fact, path=self._source.place)
             # There are as many steps as actions; what was seen after the last one has a time of its own.
-            signal = next((each for each in shared if each.meta.role == "action"), shared[0])
+            signal = next((candidate for candidate in shared if candidate.meta.role == "action"), shared[0])
         return replace(clock, times=lambda: signal.timestamps, count=len(signal))
 
     def _action_clock(self) -> StepClock:
@@ -321,7 +321,7 @@ class Episode(Mapping[str, Any]):
         return f"<Episode {self.id!r}{where}: {', '.join(names[:_SHOWN_NAMES])}{more}>"
 
     def _repr_html_(self) -> str:
-        return titled(f"Episode {self.id}", signals_card(self.signals), items_card(self.static))
+        return titled_card(f"Episode {self.id}", signals_card(self.signals), items_card(self.static))
 
 
 def same_clock(a: Signal, b: Signal) -> bool:

@@ -237,9 +237,9 @@ class SignalTime:
                 return SignalView(signal, range(0))
             start = signal.first_ts_ns if key.start is None else as_int(key.start, "a time")
             stop = signal.last_ts_ns + 1 if key.stop is None else as_int(key.stop, "a time")
-            return sampled(signal, grid(start, stop, step))
+            return sample_at(signal, grid(start, stop, step))
         if is_many(key):
-            return sampled(self._signal, as_int_array(key, "a time"))
+            return sample_at(self._signal, as_int_array(key, "a time"))
         return value_at(self._signal, as_int(key, "a time"))
 
 
@@ -258,7 +258,7 @@ def window(signal: Signal, key: slice) -> Signal:
     return SignalView(signal, range(low, max(low, high)))
 
 
-def sampled(signal: Signal, times: NDArray[np.int64]) -> Signal:
+def sample_at(signal: Signal, times: NDArray[np.int64]) -> Signal:
     """The value that holds at each requested time, stamped with the requested time."""
     rows = signal._search_ts(times)
     if len(rows) and rows.min() < 0:

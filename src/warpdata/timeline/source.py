@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from warpdata.bytekit.process.forks import Reopens, cached_property
 from warpdata.errors import TimeRangeError, nearest
 from warpdata.timeline.memory import ArraySignal
-from warpdata.timeline.signal import Signal, sampled, window
+from warpdata.timeline.signal import Signal, sample_at, window
 
 Outcome = Literal["same", "next"]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
@@ -133,7 +133,7 @@ PLAIN_TYPES = frozenset({int, float, str, bool, type(None)})
 
 def _frozen(value: Any) -> Any:
     if isinstance(value, list):
-        return list(value) if PLAIN_TYPES.issuperset(map(type, value)) else [_frozen(each) for each in value]
+        return list(value) if PLAIN_TYPES.issuperset(map(type, value)) else [_frozen(item) for item in value]
     if type(value) is ReadOnlyDict:
         return value
     if isinstance(value, dict) or (type(value) not in PLAIN_TYPES and isinstance(value, Mapping)):
@@ -278,7 +278,7 @@ def sampled_source(inner: EpisodeSource, times: Times) -> EpisodeSource:
 
     def sample(name: str, signal: Signal) -> Signal:
         try:  # a signal left empty by a window stays empty and hides nothing
-            return sampled(signal, times) if len(signal) else signal
+            return sample_at(signal, times) if len(signal) else signal
         except TimeRangeError as error:
             raise named_error(error, name) from None
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.arrays import read_only, select_rows
 from warpdata.errors import TimeRangeError, nearest, require_word
-from warpdata.timeline.cards import html_table, sparkline_svg, text, titled
+from warpdata.timeline.cards import html_table, sparkline_svg, text, titled_card
 from warpdata.timeline.meta import Role, SignalMeta
 from warpdata.timeline.ragged import pad_rows
 from warpdata.timeline.signal import Signal, before_first
@@ -79,7 +79,7 @@ class Samples(dict[str, NDArray[Any]]):
             oldest = f"{self.age_ns[name][known].max() / 1e6:.3f} ms" if known.any() else ""
             valid = f"{int(known.sum())} of {len(known)}"
             rows.append([text(name), text(f"{values.dtype}{list(values.shape[1:])}"), valid, oldest, line])
-        return titled(repr(self), html_table(["field", "type", "valid", "oldest", ""], rows))
+        return titled_card(repr(self), html_table(["field", "type", "valid", "oldest", ""], rows))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (Samples, (dict(self), self.mask, self.age_ns, self.times_ns))
@@ -218,7 +218,7 @@ def shares(
     wide = pause == INT64_MAX
     if wide.any():
         pause, gone = (
-            np.where(wide, end // 2 - start // 2, each) for end, each in ((stop, pause), (times, gone))
+            np.where(wide, end // 2 - start // 2, limit) for end, limit in ((stop, pause), (times, gone))
         )
     return np.clip(gone / np.maximum(pause, 1), 0.0, 1.0)
 
@@ -265,9 +265,9 @@ def _collated(batch: Sequence[Any], *, collate_fn_map: Any = None) -> Any:
     first = batch[0]
     parts = [
         {name: _together([part[name] for part in parts], collate_fn_map) for name in parts[0]}
-        for parts in (batch, [each.mask for each in batch], [each.age_ns for each in batch])
+        for parts in (batch, [item.mask for item in batch], [item.age_ns for item in batch])
     ]
-    times = _together([each.times_ns for each in batch], collate_fn_map)
+    times = _together([item.times_ns for item in batch], collate_fn_map)
     return type(first)(*parts, times)
 
 
@@ -399,8 +399,8 @@ class Steps:
         """Row k as a dict: observations and actions by name, reward, terminated, truncated, ts_ns."""
         at = range(self.length)[k]
         row: dict[str, Any] = {"ts_ns": int(self.times_ns[at])}
-        row["observations"] = {name: each[at] for name, each in self.observations.items()}
-        row["actions"] = {name: each[at] for name, each in self.actions.items()}
+        row["observations"] = {name: signal[at] for name, signal in self.observations.items()}
+        row["actions"] = {name: signal[at] for name, signal in self.actions.items()}
         for role in _OUTCOMES:
             one = RoleSignal(role).__get__(self, Steps)
             if one is not None:

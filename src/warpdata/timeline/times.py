@@ -119,7 +119,7 @@ def ns_between(later: Any, earlier: Any) -> NDArray[np.int64]:
     return np.asarray(np.where(wrapped, ends, np.maximum(distance, -INT64_MAX)), np.int64)
 
 
-def moved(times: NDArray[np.int64], offsets_ns: NDArray[np.int64]) -> NDArray[np.int64]:
+def add_offsets(times: NDArray[np.int64], offsets_ns: NDArray[np.int64]) -> NDArray[np.int64]:
     """times + offsets; clipped to the first and last int64 time."""
     later = times + offsets_ns
     ends = np.where(offsets_ns < 0, INT64_MIN, INT64_MAX)

@@ -126,7 +126,7 @@ class LeRobotFrames(Dataset[Item]):  # type: ignore[misc]
     def _load(self, owner: int) -> LoadedEpisode:
         loaded = self._loaded.pop(owner, None) or LoadedEpisode(self.meta, owner)
         self._loaded[owner] = loaded
-        used = sum(each.nbytes for each in self._loaded.values())
+        used = sum(part.nbytes for part in self._loaded.values())
         while len(self._loaded) > 1 and (used > _KEPT_BYTES or len(self._loaded) > _KEPT_EPISODES):
             used -= self._loaded.popitem(last=False)[1].nbytes
         return loaded
@@ -212,7 +212,7 @@ class FramesMeta:
                         total.add_rows(loaded.columns[key])
             stats = {key: total.statistics() for key, total in totals.items()}
         known = {key: each for key, each in stats.items() if each is not None}
-        return {key: {name: np.array(value) for name, value in each.items()} for key, each in known.items()}
+        return {key: {name: np.array(value) for name, value in part.items()} for key, part in known.items()}
 
 
 class EpisodeTable(Sequence[Item]):
@@ -273,7 +273,7 @@ class LoadedEpisode:
     def nbytes(self) -> int:
         """Memory of its columns, once they are read."""
         columns = self.__dict__.get("columns", {})
-        return sum(each.nbytes for each in columns.values() if not isinstance(each, list))
+        return sum(column.nbytes for column in columns.values() if not isinstance(column, list))
 
     def _values(self, key: str) -> NDArray[Any]:
         feature = self._meta.chosen[key]

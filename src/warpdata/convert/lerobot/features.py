@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.convert.lerobot.read import DEFAULTS, FORMAT, TASK, is_of_lerobot
-from warpdata.convert.receipt import metadata_of, unpacked
+from warpdata.convert.receipt import metadata_of, unpack
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.episodes.sources.cameras import StillsSignal
 from warpdata.episodes.sources.encoded import encoded_parts
@@ -52,7 +52,7 @@ class Features:
 
     def to_json(self) -> dict[str, Any]:
         """The entries of info.json, with the five features that every set has."""
-        every: dict[str, Any] = {each.name: each.about for each in self.chosen}
+        every: dict[str, Any] = {feature.name: feature.about for feature in self.chosen}
         for name in DEFAULTS:
             dtype = "float32" if name == "timestamp" else "int64"
             every[name] = {"dtype": dtype, "shape": [1], "names": None}
@@ -69,7 +69,7 @@ class SetPlan:
         names: Mapping[str, str] | None = None,
         frames_as: Literal["video", "image"] = "video",
     ) -> None:
-        self.original: dict[str, Any] = unpacked(metadata_of(episodes.metadata, FORMAT))
+        self.original: dict[str, Any] = unpack(metadata_of(episodes.metadata, FORMAT))
         info = self.original.get("info")
         self.info: dict[str, Any] = info if isinstance(info, dict) else {}
         known = self.info.get("features")
@@ -211,7 +211,7 @@ def _convention(name: str, signals: Mapping[str, Signal]) -> str:
     if meta.role in _FLAGS:
         return _FLAGS[meta.role]
     metas = {other: signal.meta for other, signal in signals.items() if not signal.meta.is_object}
-    alike = [key for key, each in metas.items() if (each.role, each.kind == "image") == (meta.role, is_image)]
+    alike = [key for key, m in metas.items() if (m.role, m.kind == "image") == (meta.role, is_image)]
     is_only = alike == [name]
     if meta.role == "action":
         return "action" if is_only else f"action.{name.removeprefix('action/')}"
@@ -285,13 +285,13 @@ class FrameCounts:
             place = share * (total - 1)
             low, high = (self._at(values, ranks, int(f(place))) for f in (np.floor, np.ceil))
             columns[name] = low + (high - low) * (place - np.floor(place))
-        lists = {name: [[[float(each)]] for each in column] for name, column in columns.items()}
+        lists = {name: [[[float(number)]] for number in column] for name, column in columns.items()}
         return {**lists, "count": [self._frames]}
 
     @staticmethod
     def _at(values: NDArray[Any], ranks: NDArray[np.int64], place: int) -> NDArray[Any]:
         """The value at a place among the sorted ones of each channel."""
-        return values[[int(np.searchsorted(each, place, side="right")) for each in ranks]]
+        return values[[int(np.searchsorted(rank, place, side="right")) for rank in ranks]]
 
 
 class SetStatistics:
@@ -315,8 +315,8 @@ class SetStatistics:
             return
         if self._running is None:
             self._running = ValueStatistics(self._shape)
-            for each in self._kept:
-                self._running.add(each)
+            for rows in self._kept:
+                self._running.add(rows)
             self._kept = []
         self._running.add(values)
 

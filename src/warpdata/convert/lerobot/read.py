@@ -24,7 +24,7 @@ from warpdata.convert.aligning import Times, grid_times, seconds_as_times, state
 from warpdata.convert.lerobot import tables
 from warpdata.convert.lerobot.tables import ColumnKind, KeptRows, Tables
 from warpdata.convert.place import Place, check_inside
-from warpdata.convert.receipt import MAX_DOCUMENT_BYTES, EpisodeNotes, packed, parse_notes
+from warpdata.convert.receipt import MAX_DOCUMENT_BYTES, EpisodeNotes, pack, parse_notes
 from warpdata.convert.stepped import Rows, RowsSignal
 from warpdata.episodes.collection.episodes import Episodes, EpisodesSource
 from warpdata.episodes.collection.facts import table_of
@@ -94,7 +94,7 @@ class Documents:
             raise UnsupportedVersionError(fact, path=self._path(INFO), hint=hint)
         self.is_v3 = self.version == "v3.0"
         features = self.info.get("features")
-        if not isinstance(features, dict) or not all(isinstance(each, dict) for each in features.values()):
+        if not isinstance(features, dict) or not all(isinstance(item, dict) for item in features.values()):
             raise self._damaged("info.json does not list its features")
         for name in features:
             if not name or name.startswith("/") or ".." in name.split("/") or "\x00" in name:
@@ -208,7 +208,7 @@ class Documents:
             raise self._damaged(f"episode {number!r} has length {length!r}", file)
         if length > _MAX_FRAMES:
             raise LimitExceededError(f"episode {number} has {length} frames", path=self._path(file))
-        texts = [str(each) for each in tasks] if isinstance(tasks, list) else None
+        texts = [str(task) for task in tasks] if isinstance(tasks, list) else None
         return EpisodeRow(number, length, texts, row, file, at)
 
     def _template(self, key: str, **values: Any) -> str:
@@ -341,7 +341,7 @@ class LeRobotSource(Reopens, EpisodesSource):
                 files[name] = data.decode()
             except UnicodeDecodeError:
                 files[name] = data
-        return {FORMAT: packed({**kept, "files": files})}
+        return {FORMAT: pack({**kept, "files": files})}
 
     @cached_property
     def own_notes(self) -> Mapping[str, EpisodeNotes]:
@@ -415,7 +415,7 @@ def _open_source(source: LeRobotSource, position: int) -> EpisodeSource:
 
     def about() -> dict[str, Any]:
         entry = {"episode": row.row, "stats": documents.stats_of(row)}
-        return {FORMAT: {"version": documents.version, **packed(entry)}}
+        return {FORMAT: {"version": documents.version, **pack(entry)}}
 
     signals = LazySignals(names, partial(_open_signal, rows), documents.features)
     place = f"{source.place.name} (episode {row.number})"

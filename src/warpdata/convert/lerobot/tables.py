@@ -135,7 +135,7 @@ class Tables:
         """The columns of a file, without those of videos; a declared one that is missing is an error."""
         schema = self.schema(file)
         if self._kinds is None or not self._kinds[0].equals(schema):
-            declared = [name for name, each in features.items() if each.get("dtype") != "video"]
+            declared = [name for name, feature in features.items() if feature.get("dtype") != "video"]
             names = dict.fromkeys([*declared, *schema.names])
             kinds = {name: ColumnKind(name, schema, features.get(name, {}), path) for name in names}
             self._kinds = (schema, kinds)
@@ -207,7 +207,7 @@ def pictures(table: Any, name: str, rows: range, path: str) -> list[tuple[bytes 
     """(bytes, path) of the pictures of a column; a row has at least one of the two."""
     with arrow_errors(path):
         values = one_chunk(table, name).slice(rows.start, len(rows)).to_pylist()
-    return [(each.get("bytes"), each.get("path")) if each else (None, None) for each in values]
+    return [(picture.get("bytes"), picture.get("path")) if picture else (None, None) for picture in values]
 
 
 def write_table(path: str, columns: Mapping[str, Any], metadata: Mapping[str, str] | None = None) -> None:

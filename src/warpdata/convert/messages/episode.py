@@ -21,7 +21,7 @@ from warpdata.convert.messages.decoders import EMPTY, Decoder, FieldSummary, ope
 from warpdata.convert.messages.payload import Payload, PayloadFinder, to_mp4_packet
 from warpdata.convert.place import Place
 from warpdata.convert.plain_names import free_name, plain_name
-from warpdata.convert.receipt import packed, unpacked
+from warpdata.convert.receipt import pack, unpack
 from warpdata.convert.stepped import Rows, RowsSignal, image_kind
 from warpdata.episodes.collection.episodes import EpisodesSource
 from warpdata.episodes.sources.cameras import FileVideo, SourceVideo
@@ -187,7 +187,7 @@ class Topic(Reopens):
         """Strictly increasing times of the records."""
         used, pair = self._time, None
         if used == "header":
-            single = {name for name, each in self.fields.items() if each.kind == "numbers" and not each.shape}
+            single = {name for name, item in self.fields.items() if item.kind == "numbers" and not item.shape}
             pair = next((pair for pair in _HEADER_STAMPS if single.issuperset(pair)), None)
             used = "log" if pair is None else used
         if used == "publish" and not bool((self._stamps.publish_ns > 0).all()):
@@ -257,7 +257,7 @@ class Topic(Reopens):
         """The large field of records [low, high) as bytes."""
         payload = self.payload
         assert payload is not None
-        return as_objects(bytes(payload.content(each)) for each in self.read_field(payload.field, low, high))
+        return as_objects(bytes(payload.content(item)) for item in self.read_field(payload.field, low, high))
 
     def read_content(self, low: int, high: int) -> NDArray[Any]:
         """Raw images, or bytes, of records [low, high)."""
@@ -399,7 +399,7 @@ class MessageSource(EpisodeSource):
             if record["name"] == OWN:
                 try:
                     stated = parse_json_object(record["metadata"].get("episode", "{}").encode())
-                    static, meta = (unpacked(stated.get(key)) for key in ("static", "meta"))
+                    static, meta = (unpack(stated.get(key)) for key in ("static", "meta"))
                 except WarpError:
                     break
                 static, meta = (dict(items) if isinstance(items, Mapping) else {} for items in (static, meta))
@@ -490,7 +490,7 @@ class MessageSource(EpisodeSource):
             channels.append(stated | {key: value for key, value in more.items() if value})
         kept = {
             **self._log.contents.about,
-            "schemas": [{"name": name, "encoding": kind, "data": packed(raw)} for name, kind, raw in schemas],
+            "schemas": [{"name": name, "encoding": kind, "data": pack(raw)} for name, kind, raw in schemas],
             "channels": channels,
             "attachments": [
                 {key: getattr(attachment, key) for key in ATTACHMENT_KEYS}

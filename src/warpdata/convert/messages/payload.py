@@ -21,7 +21,7 @@ from warpdata.bytekit.io.ranges import BytesRangeReader, JoinedRangeReader, Rang
 from warpdata.convert.messages.decoders import FieldSummary
 from warpdata.episodes.sources.encoded import PacketReader, ReadPackets
 from warpdata.errors import CorruptLayoutError, FormatError
-from warpdata.formats.episodedir.containers import sample_entry, wrapped
+from warpdata.formats.episodedir.containers import file_around, sample_entry
 from warpdata.formats.episodedir.documents import Stream
 from warpdata.formats.episodedir.pictures import Still, is_still, still_of
 
@@ -334,7 +334,7 @@ class TopicVideo:
         stream = Stream(self.codec, "yuv420p", width, height, self.config)
         sizes, shown = np.array(self.sizes, np.int64), np.arange(len(self.sizes))
         entry = sample_entry(stream, width, height)
-        around = wrapped(entry, sizes, shown, np.array(self.keyframes, np.bool_), _RATE)
+        around = file_around(entry, sizes, shown, np.array(self.keyframes, np.bool_), _RATE)
         head, tail = (BytesRangeReader(data, path) for data in (around.head, around.tail))
         return JoinedRangeReader([head, PacketReader(read_packets, sizes, path), tail], path)
 

@@ -18,7 +18,7 @@ from warpdata.bytekit.codec import encode_png
 from warpdata.convert.aligning import LAST_ROW
 from warpdata.convert.exporting import ExportOptions, Part, StepColumn, StepRows, StepWriter
 from warpdata.convert.place import check_inside
-from warpdata.convert.receipt import ConversionReceipt, Note, called, metadata_of
+from warpdata.convert.receipt import ConversionReceipt, Note, metadata_of, rename
 from warpdata.convert.rlds.read import (
     EPISODE_METADATA,
     FEATURES,
@@ -165,7 +165,7 @@ class RldsWriter(StepWriter):
                 used.add(name)
                 lists |= _signal_lists(leaf, columns.get(name), count, episode.id)
                 if name in columns:
-                    rows.notes[name] = called(_note_column(columns[name]), name, leaf.name)
+                    rows.notes[name] = rename(_note_column(columns[name]), name, leaf.name)
             elif feature.static is not None:
                 lists[leaf.path] = _static_list(leaf, episode.static.get(feature.static), count)
             else:

@@ -240,7 +240,7 @@ class EpisodeSet:
 
     def usual_constants(self) -> set[tuple[str, str, int]]:
         """Episode, signal and channel that never changes there, and neither in several others, though it can."""
-        usual = {each for group in self._groups() for each in group.usual_constants()}
+        usual = {channel for group in self._groups() for channel in group.usual_constants()}
         short: dict[tuple[str, int], list[NDArray[np.bool_]]] = defaultdict(list)
         for member in self._members:
             for name, constant in member.short.items():
@@ -280,7 +280,7 @@ class _Alike:
         # An episode that ends early runs otherwise, leaves joints alone, ends elsewhere and earns less.
         cut = {finding.episode for finding in lengths}
         mixed = [finding for finding in self._swapped() if finding.episode not in cut]
-        mixed += (each for each in self._dead(_channels(mixed)) if each.episode not in cut)
+        mixed += (finding for finding in self._dead(_channels(mixed)) if finding.episode not in cut)
         yield from lengths
         yield from mixed
         yield from self._returns(cut)
@@ -288,7 +288,7 @@ class _Alike:
         jerks = [finding for finding in self._jerks() if finding.episode not in cut]
         yield from jerks
         jerky = {(finding.episode, finding.signal) for finding in jerks}
-        yield from (each for each in self._spikes() if (each.episode, each.signal) not in jerky)
+        yield from (finding for finding in self._spikes() if (finding.episode, finding.signal) not in jerky)
         yield from self._shifts("cameras")
         yield from self._shifts("actions")
         yield from self._views()
@@ -324,7 +324,7 @@ class _Alike:
     def _returns(self, cut: set[str]) -> Iterator[Finding]:
         members = self._members
         chosen = [
-            at for at, each in enumerate(members) if each.total_reward is not None and each.name not in cut
+            at for at, item in enumerate(members) if item.total_reward is not None and item.name not in cut
         ]
         total = np.array([members[at].total_reward for at in chosen], np.float64)
         if chosen:
@@ -566,7 +566,7 @@ class _Alike:
 
 def _channels(findings: Sequence[Finding]) -> set[tuple[str, str | None, int]]:
     """Episode, signal and channel of findings."""
-    return {(each.episode, each.signal, c) for each in findings for c in each.details["channels"]}
+    return {(finding.episode, finding.signal, c) for finding in findings for c in finding.details["channels"]}
 
 
 def _median(tracks: Sequence[_Track], key: str) -> Numbers:
@@ -614,7 +614,7 @@ def _exchanged(shapes: Numbers, extents: Numbers) -> Iterator[tuple[int, int, in
     scale = np.maximum(spread, least)
     courses = (shapes - middle) / scale
     # A course has company: several others run like it. How far the usual ones are from theirs is the unit.
-    own = np.stack([_company_away(each, each, _COMPANY + 1) for each in courses.transpose(2, 0, 1)], 1)
+    own = np.stack([_company_away(course, course, _COMPANY + 1) for course in courses.transpose(2, 0, 1)], 1)
     usual = np.sort(own, axis=0)[-math.ceil(_company(len(own)))] + 1e-9
     away = own / usual
     for at, is_far in enumerate(away > _SWAP_FAR):
@@ -726,15 +726,15 @@ def look_at(signal: Signal, states: Sequence[Signal], *, is_camera: bool) -> Sig
 
 def lags_of(sights: Sequence[Sight]) -> list[Lag] | None:
     """The lag of each camera, if pictures of this set show the state at all; else None."""
-    centre, scale = _spread(np.concatenate([each.state for each in sights]))
+    centre, scale = _spread(np.concatenate([sight.state for sight in sights]))
     moving = scale > 1e-9
     if not moving.any():
         return None
-    wanted = [_state_at(each, each.times_s, centre, scale)[:, moving] for each in sights]
-    middle, width = _spread(np.concatenate([each.views for each in sights]))
+    wanted = [_state_at(sight, sight.times_s, centre, scale)[:, moving] for sight in sights]
+    middle, width = _spread(np.concatenate([sight.views for sight in sights]))
     seen = [
-        np.c_[(each.views - middle) / np.where(width > 1e-6, width, 1.0), np.ones(len(each.views))]
-        for each in sights
+        np.c_[(sight.views - middle) / np.where(width > 1e-6, width, 1.0), np.ones(len(sight.views))]
+        for sight in sights
     ]
     # The state by a model of the other episodes: a model of its own would have learnt its lag.
     grams = [features.T @ features for features in seen]
@@ -753,7 +753,7 @@ def lags_of(sights: Sequence[Sight]) -> list[Lag] | None:
     is_shown = left <= _AS_WELL * left.min()
     # Up to a second or so in small steps, and up to a share of the usual length in larger ones.
     even = np.linspace(-1, 1, _LAG_STEPS)
-    usual = float(np.median([each.state_times_s[-1] for each in sights]))
+    usual = float(np.median([sight.state_times_s[-1] for sight in sights]))
     shown, tried = (
         np.flatnonzero(moving)[is_shown],
         np.unique(np.concatenate([_MAX_LAG_S * even, _MAX_LAG_SHARE * usual * even])),

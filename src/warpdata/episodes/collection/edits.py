@@ -239,7 +239,7 @@ class Edits:
             for name in episode.signals:
                 _ = episode[name]
         if edit["op"] in ("trim", "split") and not any(map(len, episode.signals.values())):
-            whole = self._open(next(each for each in before if each.id == edit["episode"]))
+            whole = self._open(next(entry for entry in before if entry.id == edit["episode"]))
             filled = [signal for signal in whole.signals.values() if len(signal)]
             first_ns = min((signal.first_ts_ns for signal in filled), default=None)
             last_ns = max((signal.last_ts_ns for signal in filled), default=None)
@@ -309,7 +309,7 @@ class Edits:
             replaced: dict[str, EpisodeEntry] = {}
             for name, entry in entries.items():
                 if name == names[0]:
-                    replaced |= {each.id: each for each in changed}
+                    replaced |= {entry.id: entry for entry in changed}
                 elif name not in names:
                     replaced[name] = entry
             entries = replaced
@@ -414,7 +414,7 @@ class EditedSource(EpisodeSource):
         return sum(part.loaded_bytes() for part in self._parts)
 
 
-def shown(episode: str | os.PathLike[str] | Episode) -> Episode:
+def with_edits(episode: str | os.PathLike[str] | Episode) -> Episode:
     """An episode directory as the edits of the dataset around it show it; one of no dataset as it is."""
     if isinstance(episode, Episode):
         return episode

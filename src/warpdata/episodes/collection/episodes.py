@@ -28,7 +28,7 @@ from warpdata.episodes.forms.content import content_of
 from warpdata.errors import BlobNotFoundError, FormatError, NoStepsError, WarpError, nearest
 from warpdata.ordering.blocks import splitmix64, stream_key
 from warpdata.sql.engine import SqlResult, arrow_source, matching_rows, run_sql
-from warpdata.timeline.cards import html_table, picture_html, text, titled
+from warpdata.timeline.cards import html_table, picture_html, text, titled_card
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.memory import ArraySignal
 from warpdata.timeline.pictures import as_pixels, is_camera, limits_of, shrink_pixels
@@ -288,7 +288,7 @@ class Episodes(Sequence[Episode]):
         return f"<Episodes {self._source.name}: {len(self)}>"
 
     def _repr_html_(self) -> str:
-        return titled(repr(self), *self._html_rows(_SHOWN_ROWS))
+        return titled_card(repr(self), *self._html_rows(_SHOWN_ROWS))
 
     def _html_rows(self, most: int) -> tuple[str, str]:
         """A table of the first episodes, and how many more there are."""

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from warpdata.bytekit.arrays import dtype_of
 from warpdata.bytekit.io.commit import check_free
 from warpdata.bytekit.jsontext import dump_json
-from warpdata.episodes.collection.edits import EditedSource, shown
+from warpdata.episodes.collection.edits import EditedSource, with_edits
 from warpdata.episodes.forms.directory import write_directory
 from warpdata.episodes.sources.cameras import VideoSignal, describe
 from warpdata.episodes.sources.disk_episode import DirectorySource, SimpleSignal
@@ -88,7 +88,7 @@ def pack_episode(
     makes one video of them, which changes pixels.
     """
     check_compat(compat)
-    source = _recording_of(episode) if raw else shown(episode)
+    source = _recording_of(episode) if raw else with_edits(episode)
     target = Path(output)
     check_free(target, overwrite=overwrite)
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -18,7 +18,7 @@ from warpdata.bytekit.io.ranges import BytesRangeReader, JoinedRangeReader, Rang
 from warpdata.episodes.sources.cameras import FileVideo, StillsSignal, VideoSignal
 from warpdata.episodes.statistics import ClockStatistics
 from warpdata.errors import CorruptLayoutError, SchemaMismatchError
-from warpdata.formats.episodedir.containers import HEAD_BYTES, sample_entry, wrapped
+from warpdata.formats.episodedir.containers import HEAD_BYTES, file_around, sample_entry
 from warpdata.formats.episodedir.documents import FrameShape, Stream
 from warpdata.formats.episodedir.frame_index import FrameIndex, group_bounds, image_description
 from warpdata.formats.episodedir.pictures import check_same
@@ -309,7 +309,7 @@ def encoded_camera(name: str, signal: Signal) -> EncodedCamera | None:
     size, shows, shown = np.array(sizes, np.int64), run.shows, run.shown
     fps = _rate_of(run.ts_ns[shown])
     rate = Fraction(min(max(fps, 1e-3), 1e6)).limit_denominator(1001)  # what the boxes can hold
-    around = wrapped(run.entry, size, shows, run.keyframe, rate)
+    around = file_around(run.entry, size, shows, run.keyframe, rate)
     ahead: list[Any] = [0, run.packets()]
 
     def read_packets(first: int, last: int) -> list[bytes]:

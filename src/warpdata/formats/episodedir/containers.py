@@ -248,7 +248,7 @@ class Wrapping(NamedTuple):
     tail: bytes
 
 
-def wrapped(
+def file_around(
     entry: bytes,
     size: NDArray[np.int64],
     shows: NDArray[np.int64],

@@ -245,7 +245,7 @@ def marks_of_index(index: FrameIndex) -> list[layout.FrameMark | None]:
     columns = (index.ts_ns, index.offset, index.size, index.keyframe, index.crc32c)
     return [
         layout.FrameMark(ts_ns, offset, size, int(key), total, 0)
-        for ts_ns, offset, size, key, total in zip(*(each.tolist() for each in columns), strict=True)
+        for ts_ns, offset, size, key, total in zip(*(column.tolist() for column in columns), strict=True)
     ]
 
 
@@ -366,9 +366,9 @@ class _DecoderPool:
         """A decoder for a reader: the one it used last, else any of the kind if there are many, else a new one."""
         lock, free = self._own()
         with lock:
-            same = [each for each in free if each.owner == owner]
+            same = [decoder for decoder in free if decoder.owner == owner]
             if not same and len(free) >= _room(free):
-                same = [each for each in free if each.kind == kind]
+                same = [decoder for decoder in free if decoder.kind == kind]
             if same:  # the last one used: its memory for pictures is used again
                 free.remove(same[-1])
         decoder = same[-1] if same else _Decoder.open(*kind, owner)
@@ -383,13 +383,13 @@ class _DecoderPool:
         with lock:
             free.append(decoder)
             surplus = [free.pop(0) for _ in range(len(free) - _room(free))]
-        for each in surplus:
-            each.codec.close()
+        for decoder in surplus:
+            decoder.codec.close()
 
 
 def _room(decoders: Sequence[_Decoder]) -> int:
     """How many decoders stay open: fewer of large pictures."""
-    return max(ALWAYS_OPEN, DECODER_BYTES // max((each.nbytes for each in decoders), default=1))
+    return max(ALWAYS_OPEN, DECODER_BYTES // max((decoder.nbytes for decoder in decoders), default=1))
 
 
 _DECODERS = _DecoderPool()

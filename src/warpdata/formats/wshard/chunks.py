@@ -224,22 +224,22 @@ def validate_chunk_continuity(
     opened: they must have the same ids, rate, metadata and channels, and times that go on from chunk to chunk.
     `check_files` compares the SHA-256 of every file too.
     """
-    indices = [each.chunk_index for each in listed.chunks]
+    indices = [entry.chunk_index for entry in listed.chunks]
     if sorted(indices) != list(range(len(indices))):
         _fail(listed, f"chunk indices {indices[:20]} are not 0 to {len(indices) - 1}")
     position = 0
-    for each in sorted(listed.chunks, key=lambda entry: entry.chunk_index):
-        start, end = each.timestep_range or (position, position + each.length)
+    for entry in sorted(listed.chunks, key=lambda entry: entry.chunk_index):
+        start, end = entry.timestep_range or (position, position + entry.length)
         if start != position:
-            _fail(listed, f"chunk {each.chunk_index} begins at step {start}, {position} was expected")
-        if end - start != each.length:
-            _fail(listed, f"chunk {each.chunk_index} has {each.length} steps, its range {end - start}")
+            _fail(listed, f"chunk {entry.chunk_index} begins at step {start}, {position} was expected")
+        if end - start != entry.length:
+            _fail(listed, f"chunk {entry.chunk_index} has {entry.length} steps, its range {end - start}")
         position = end
     if position != listed.total_timesteps:
         _fail(listed, f"the chunks hold {position} steps, {listed.total_timesteps} were announced")
     if check_files:
-        for each in listed.chunks:
-            check_chunk_hash(listed, each)
+        for entry in listed.chunks:
+            check_chunk_hash(listed, entry)
     if check_channels and (listed.path is not None or listed.folder is not None):
         _check_chunks(listed)
 
@@ -300,7 +300,7 @@ class Continuity:
         expected = self._profile if len(self._spans) > (index in self._spans) else profile
         for name in [*expected, *profile]:
             if expected.get(name) != profile.get(name):
-                values = [f"{each.get(name, 'none')!s:.60}" for each in (expected, profile)]
+                values = [f"{stated.get(name, 'none')!s:.60}" for stated in (expected, profile)]
                 return f"{name}: expected {values[0]}, got {values[1]}"
         clocks = {f"the clock of {name!r}": channel.clock_source for name, channel in chunk.lanes()}
         clocks["timestamps_ns"] = chunk.clock_source
@@ -575,11 +575,11 @@ def list_again(path: str | os.PathLike[str], stated: ChunkList | None) -> ChunkL
     if stated is None:
         named = list(chunks_in(where.parent, where.name.removesuffix(list_name(""))).values())
     else:
-        named = [stated.chunk_path(each) for each in stated.chunks]
-    chunks = [(each, load_wshard(each)) for each in named]
+        named = [stated.chunk_path(entry) for entry in stated.chunks]
+    chunks = [(file, load_wshard(file)) for file in named]
     entries = [
-        ChunkEntry(chunk.chunk_index or 0, each.name, file_sha256(each), chunk.timestep_range, chunk.length)
-        for each, chunk in chunks
+        ChunkEntry(chunk.chunk_index or 0, file.name, file_sha256(file), chunk.timestep_range, chunk.length)
+        for file, chunk in chunks
     ]
     totals = {chunk.total_chunks for _, chunk in chunks} - {None}
     identities = {(chunk.id, chunk.env_id) for _, chunk in chunks}
@@ -590,7 +590,7 @@ def list_again(path: str | os.PathLike[str], stated: ChunkList | None) -> ChunkL
         )  # fmt: skip
     in_order = tuple(sorted(entries, key=lambda entry: entry.chunk_index))
     unordered = stated is not None and stated.has_unordered_times
-    total = sum(each.length for each in entries)
+    total = sum(entry.length for entry in entries)
     listed = ChunkList(*identities.pop(), total, in_order, where, has_unordered_times=unordered)
     validate_chunk_continuity(listed)
     return listed

@@ -390,7 +390,7 @@ class WShardEpisode:
             value = Timebase.of(value)
         elif name == "timestep_range" and value is not None:
             try:
-                start, end = (operator.index(each) for each in value)
+                start, end = (operator.index(step) for step in value)
             except (TypeError, ValueError):
                 raise SchemaMismatchError(
                     f"timestep_range is {value!r:.60}, the first step and the one after the last were expected"
@@ -405,7 +405,7 @@ class WShardEpisode:
 
     def __getstate__(self) -> dict[str, Any]:
         """Every field for another process; uninterpreted blocks are sent as bytes."""
-        views = {name: bytes(each) for name, each in self.blocks.items() if isinstance(each, memoryview)}
+        views = {name: bytes(data) for name, data in self.blocks.items() if isinstance(data, memoryview)}
         return {**self.__dict__, "blocks": {**self.blocks, **views}}
 
     def __copy__(self) -> Self:
@@ -461,7 +461,7 @@ class WShardEpisode:
         for name, lane in LANES.items():
             channels: ChannelMap = getattr(self, name)
             new = type(channels)()
-            new.data = {key: change(f"{lane}/{key}", each) for key, each in channels.data.items()}
+            new.data = {key: change(f"{lane}/{key}", channel) for key, channel in channels.data.items()}
             setattr(made, name, new)
         for name, block in FLAGS.items():
             flag = getattr(self, name)
@@ -613,7 +613,7 @@ class WShardEpisode:
                 hint="Give the first step and the step after the last one.",
             )
         clocks = () if self.clock_source is None else ((layout.TIMESTAMPS_NS, self.clock_source.length),)
-        lanes = ((name, each.length) for name, each in self.lanes() if each.clock_source is None)
+        lanes = ((name, channel.length) for name, channel in self.lanes() if channel.clock_source is None)
         for block, rows in (*clocks, *lanes):
             if not block.startswith("residual/"):
                 self._expect(block, rows)
@@ -636,7 +636,7 @@ class WShardEpisode:
 
 
 _KINDS: dict[str, type] = {"metadata": dict, "about": dict, "models": list, "blocks": dict}
-_NO_FIELDS = dict.fromkeys(each.name for each in dataclass_fields(WShardEpisode))
+_NO_FIELDS = dict.fromkeys(field.name for field in dataclass_fields(WShardEpisode))
 
 
 class _LazyTimes:

@@ -106,8 +106,8 @@ CompressionChoice = str | Compression | Mapping[str, str | Compression] | None
 
 def check_choice(choice: CompressionChoice) -> None:
     """Raise ValueError or TypeError unless this is a valid choice of compression."""
-    for each in choice.values() if isinstance(choice, Mapping) else (choice,):
-        Compression.parse(each)
+    for stated in choice.values() if isinstance(choice, Mapping) else (choice,):
+        Compression.parse(stated)
 
 
 def check_compat(compat: str) -> str:
@@ -122,7 +122,7 @@ class Chooser:
     def __init__(self, choice: CompressionChoice, blocks: Collection[str], *, strict: bool) -> None:
         self._strict = strict
         many = choice if isinstance(choice, Mapping) else {}
-        self._by_name = {name: Compression.parse(each) for name, each in many.items()}
+        self._by_name = {name: Compression.parse(stated) for name, stated in many.items()}
         self._default = Compression.parse(None if isinstance(choice, Mapping) else choice)
         known = {*blocks, *(block.partition("/")[2] for block in blocks)}
         for name in self._by_name:
@@ -349,7 +349,7 @@ class ShardPlan(NamedTuple):
     def sizes(self) -> dict[str, int]:
         """Size of every block behind the metadata."""
         parts: tuple[Mapping[str, _Tensor | RangeReader], ...] = (self.small, self.tensors, self.blocks)
-        return {name: each.size for part in parts for name, each in part.items()}
+        return {name: tensor.size for part in parts for name, tensor in part.items()}
 
 
 @suggests
