@@ -110,13 +110,6 @@ class ReadOnlyDict(dict[str, Any]):
     def __init__(self, items: Mapping[str, Any]) -> None:
         super().__init__({str(key): _frozen(value) for key, value in items.items()})
 
-    @classmethod
-    def owning(cls, items: dict[str, Any]) -> ReadOnlyDict:
-        """One of items that no other object holds and that are immutable."""
-        made = cls.__new__(cls)
-        dict.update(made, items)
-        return made
-
     def _refuse(self, *_: object, **__: object) -> NoReturn:
         raise TypeError("this is read-only; copy it with dict() to change it")
 
