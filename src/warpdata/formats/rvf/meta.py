@@ -87,7 +87,7 @@ def type_of(value: Value) -> str:
     raise TypeError(f"metadata holds str, bytes, int, float and bool, not {type(value).__name__}")
 
 
-def pack(value: Value, kind: str) -> bytes:
+def pack_value(value: Value, kind: str) -> bytes:
     """The bytes of a value of a field of this type."""
     if value is None:
         return bytes([layout.VALUE_NULL])
@@ -119,7 +119,7 @@ def encode_meta(payload: MetaPayload) -> bytes:
     for key in sorted(payload.file_fields):
         raw, value = key.encode(), payload.file_fields[key]
         out += layout.COUNT_U16.pack(len(raw)) + raw
-        out += pack(value, "str" if value is None else type_of(value))
+        out += pack_value(value, "str" if value is None else type_of(value))
     for vector_id in sorted(payload.records):
         fields = payload.records[vector_id]
         if fields is None:
@@ -130,7 +130,7 @@ def encode_meta(payload: MetaPayload) -> bytes:
             value = fields[name]
             out += layout.COUNT_U16.pack(numbers[name])
             removed = value is DELETED
-            out += bytes([layout.VALUE_DELETE_FIELD]) if removed else pack(value, payload.schema[name])
+            out += bytes([layout.VALUE_DELETE_FIELD]) if removed else pack_value(value, payload.schema[name])
     return bytes(out) + layout.META_END + hashlib.sha256(out).digest()
 
 
@@ -226,7 +226,7 @@ class _Cursor(Cursor):
         raise CorruptLayoutError(f"unknown metadata value {tag}", path=self.where)
 
 
-def unpack(data: bytes, where: str = "") -> Any:
+def unpack_value(data: bytes, where: str = "") -> Any:
     """One value from its bytes, which it must fill."""
     cursor = _Cursor(byte_view(data), where)
     value = cursor.value()
@@ -287,7 +287,7 @@ class MetaRecords:
         for entry in entries:
             if isinstance(entry, UpdateField):
                 self.is_used = True
-                value = unpack(entry.value, self._where)
+                value = unpack_value(entry.value, self._where)
                 if value is not DELETED and value is not None:
                     try:
                         value = fit_value(self.fields, entry.key, value)
