@@ -91,13 +91,19 @@ def paced(rate_hz: float, seconds: float, call: Callable[[int], object]) -> list
     return waits
 
 
-def used() -> dict[str, Any]:
-    """CPU, peak memory and bytes written of this process."""
+def cpu_s() -> float:
+    """CPU seconds of this process."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+def used(before_s: float) -> dict[str, Any]:
+    """CPU since pictures were made and packages imported, peak memory and bytes written of this process."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     with open("/proc/self/io", encoding="ascii") as file:
         counts = dict(line.split(": ") for line in file)
     written = int(counts["write_bytes"]) - int(counts["cancelled_write_bytes"])
-    return {"cpu_s": usage.ru_utime + usage.ru_stime, "peak_mb": usage.ru_maxrss / 1024, "written": written}
+    return {"cpu_s": cpu_s() - before_s, "peak_mb": usage.ru_maxrss / 1024, "written": written}
 
 
 def in_threads(works: list[Callable[[], list[int]]]) -> list[list[int]]:
@@ -119,7 +125,7 @@ def record_ours(folder: str, seconds: float, scene: str, side: str) -> dict[str,
     """One process of the two: its cameras and its controller."""
     import warpdata as wd
 
-    frames, state = pictures(scene), np.zeros(7, "f4")
+    frames, state, before_s = pictures(scene), np.zeros(7, "f4"), cpu_s()
     with wd.record(Path(folder) / "ours", episode="take") as rec:
         for name in CAMERAS:
             rec.declare(f"{side}/{name}", kind="image")
@@ -139,7 +145,7 @@ def record_ours(folder: str, seconds: float, scene: str, side: str) -> dict[str,
     close_s = time.perf_counter() - start
     waits = {"frames_ns": measured[0] + measured[1], "states_ns": measured[2]}
     dropped = status.total("dropped") + status.total("refused")
-    return {**waits, "close_s": close_s, "lost": dropped, **used()}
+    return {**waits, "close_s": close_s, "lost": dropped, **used(before_s)}
 
 
 def record_mcap(folder: str, seconds: float, scene: str) -> dict[str, Any]:
@@ -147,7 +153,7 @@ def record_mcap(folder: str, seconds: float, scene: str) -> dict[str, Any]:
     from mcap.writer import Writer
     from PIL import Image
 
-    frames, state = pictures(scene), np.zeros(7, "f4").tobytes()
+    frames, state, before_s = pictures(scene), np.zeros(7, "f4").tobytes(), cpu_s()
     lock = threading.Lock()
     with open(Path(folder) / "peer.mcap", "wb") as file:
         writer = Writer(file)
@@ -182,14 +188,14 @@ def record_mcap(folder: str, seconds: float, scene: str) -> dict[str, Any]:
     close_s = time.perf_counter() - start
     states = [wait for name, waits in measured.items() if name.endswith("state") for wait in waits]
     images = [wait for name, waits in measured.items() if not name.endswith("state") for wait in waits]
-    return {"frames_ns": images, "states_ns": states, "close_s": close_s, "lost": 0, **used()}
+    return {"frames_ns": images, "states_ns": states, "close_s": close_s, "lost": 0, **used(before_s)}
 
 
 LEROBOT = """
 import json, logging, sys, time
 from pathlib import Path
 sys.path.insert(0, sys.argv[3])
-from bench.versus.recording_robot import CAMERAS, FRAMES_HZ, HEIGHT, WIDTH, paced, pictures, used
+from bench.versus.recording_robot import CAMERAS, FRAMES_HZ, HEIGHT, WIDTH, cpu_s, paced, pictures, used
 from lerobot.datasets.lerobot_dataset import LeRobotDataset
 import numpy as np
 logging.disable(logging.WARNING)
@@ -199,6 +205,7 @@ features = {name: {"dtype": "video", "shape": (HEIGHT, WIDTH, 3), "names": ["h",
 features["observation.state"] = {"dtype": "float32", "shape": (14,), "names": None}
 dataset = LeRobotDataset.create("me/robot", FRAMES_HZ, features, root=folder / "lerobot", streaming_encoding=True)
 frames, state = pictures(sys.argv[4]), np.zeros(14, "f4")
+before_s = cpu_s()
 def add(i):
     dataset.add_frame({**{name: frames[i % len(frames)] for name in names}, "observation.state": state, "task": "x"})
 waits = paced(FRAMES_HZ, seconds, add)
@@ -206,8 +213,8 @@ start = time.perf_counter()
 dataset.save_episode()
 dataset.finalize()
 close_s = time.perf_counter() - start
-kept = dataset.meta.total_frames
-print(json.dumps({"frames_ns": waits, "states_ns": [], "close_s": close_s, "lost": len(waits) - kept, **used()}))
+lost = len(waits) - dataset.meta.total_frames
+print(json.dumps({"frames_ns": waits, "states_ns": [], "close_s": close_s, "lost": lost, **used(before_s)}))
 """
 
 

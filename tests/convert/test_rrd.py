@@ -131,17 +131,17 @@ def test_values_of_varying_length_and_sound_are_sent(rerun: Any, tmp_path: Path)
     logged = [
         (name, type(value).__name__, value.values) for name, value, _ in stream.logged if name in signals
     ]
-    assert [(name, kind) for name, kind, _ in logged] == [
-        *[("cloud", "Points3D")] * 2, ("boxes", "Tensor"), ("boxes", "Clear"),
-    ]  # fmt: skip
+    kinds = ["Points3D", "Points3D", "Tensor", "Clear"]
+    assert [(name, kind) for name, kind, _ in logged] == list(
+        zip(["cloud"] * 2 + ["boxes"] * 2, kinds, strict=True)
+    )
     assert np.array_equal(logged[0][2][0], clouds[0][:, :3])
     assert np.array_equal(logged[2][2][0], boxes[0])
     (index, columns), _ = stream.sent["mic"]
     assert index.named["timestamp"].astype(int).tolist() == [0, 1_000_000, 2_000_000, 3_000_000]
     assert columns[0][1]["scalars"].tolist() == [0, 1, 2, 3]
-    assert {name: note.how for name, note in receipt.signals.items()} == {
-        "cloud": "retyped", "boxes": "kept", "mic": "retyped",
-    }  # fmt: skip
+    notes = receipt.signals
+    assert (notes["cloud"].how, notes["boxes"].how, notes["mic"].how) == ("retyped", "kept", "retyped")
 
 
 def test_one_file_appears_whole_and_is_not_replaced(rerun: Any, tmp_path: Path) -> None:

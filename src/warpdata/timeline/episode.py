@@ -263,14 +263,18 @@ class Episode(Mapping[str, Any]):
         signals = self._source.signals
         if clock.name in signals:
             signal = signals[clock.name]
-        else:
-            shared = [signal for signal in signals.values() if signal.meta.clock == clock.name]
-            if not shared:
-                fact = f"the step clock {clock.name!r} is not a signal or clock of this episode"
-                raise NoStepsError(fact, path=self._source.place)
-            # There are as many steps as actions; what was seen after the last one has a time of its own.
-            signal = next((candidate for candidate in shared if candidate.meta.role == "action"), shared[0])
-        return replace(clock, times=lambda: signal.timestamps, count=len(signal))
+            return replace(clock, times=lambda: signal.timestamps, count=len(signal))
+        shared = [signal for signal in signals.values() if signal.meta.clock == clock.name]
+        if not shared:
+            fact = f"the step clock {clock.name!r} is not a signal or clock of this episode"
+            raise NoStepsError(fact, path=self._source.place)
+        # There are as many steps as actions; what was seen after the last one has a time of its own.
+        actions = [signal for signal in shared if signal.meta.role == "action"] or shared[:1]
+        signal = actions[0]
+        if all(np.array_equal(other.timestamps, signal.timestamps) for other in actions[1:]):
+            return replace(clock, times=lambda: signal.timestamps, count=len(signal))
+        times = np.unique(np.concatenate([action.timestamps for action in actions]))
+        return replace(clock, times=lambda: times, count=len(times))
 
     def _action_clock(self) -> StepClock:
         """The clock that all actions share."""

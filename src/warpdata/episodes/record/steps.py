@@ -411,8 +411,9 @@ def _packed_bits(column: JournalColumn) -> NDArray[np.uint8]:
 class WShardStreamWriter(NoPickle):
     """Streams one episode into `<path>.partial` and turns it into `path` when the episode ends.
 
-    The writer of the document: rows of declared channels, in one journal with the threads of any recording.
-    `wd.record` takes undeclared signals, cameras, and signals of different rates.
+    The writer of the document: rows of declared channels, in one journal with the threads of any recording. A step is
+    one record: as signals of a `Recording` it would take seven times as long. `wd.record` takes undeclared signals,
+    cameras, and signals of different rates.
     """
 
     @suggests

@@ -92,7 +92,7 @@ class JournalWriter(GrowingFile):
         self._next: tuple[int, mmap.mmap] | None = None
         self._retired: list[mmap.mmap] = []
         self._faulted = self._synced = 0
-        """End of the pages that were faulted in, and of those on the disk."""
+        """End of the pages that were faulted in, and of what is on the disk."""
         self._touched = 0
         """End of the bytes of an unfinished record, left by Ctrl-C."""
         self._preparing, self._syncing = threading.Lock(), threading.Lock()
