@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import warpdata as wd
-from warpdata.formats.episodedir.images import VideoOptions
+from warpdata.formats.episodedir.documents import VideoOptions
 
 EPISODES = 20
 RATE_HZ = 30

@@ -34,7 +34,7 @@ from warpdata.convert.aligning import grid_times
 from warpdata.convert.importing import import_episodes
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.episodes.sources.cameras import StillsSignal
-from warpdata.formats.episodedir.images import VideoOptions
+from warpdata.formats.episodedir.documents import VideoOptions
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.memory import ArraySignal
 from warpdata.timeline.meta import SignalMeta
@@ -164,23 +164,10 @@ def made_hdf5(path: Path, episodes: int, steps: int, *, cameras: bool) -> Path:
     return path
 
 
-class Pictures(StillsSignal):
+def pictures(name: str, values: np.ndarray, times: Any) -> StillsSignal:
     """Frames as JPEG pictures in memory."""
-
-    place = "made"
-
-    def __init__(self, name: str, values: np.ndarray, times: Any) -> None:
-        super().__init__(name, clock=STEPS)
-        self._data, self._times = [jpeg(each) for each in values], times
-
-    def pictures(self, rows: Any) -> list[bytes]:
-        return [self._data[row] for row in rows]
-
-    def __len__(self) -> int:
-        return len(self._data)
-
-    def _clock(self) -> Any:
-        return self._times
+    data = [jpeg(each) for each in values]
+    return StillsSignal(name, lambda low, high: data[low:high], len(data), lambda: times, "made", clock=STEPS)
 
 
 def jpeg(pixels: np.ndarray) -> bytes:
@@ -197,7 +184,7 @@ def made_rlds(folder: Path, episodes: int, steps: int) -> Path:
     made = []
     for number in range(episodes):
         signals = {
-            "image": Pictures("image", frames(rng, steps, 96, 128), times),
+            "image": pictures("image", frames(rng, steps, 96, 128), times),
             "wrist": signal(times, frames(rng, steps, 64, 64), "observation", "image"),
             "depth": signal(
                 times, rng.integers(0, 4000, (steps, 48, 64)).astype(np.uint16), "observation", "image"

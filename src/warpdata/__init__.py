@@ -73,7 +73,7 @@ if TYPE_CHECKING:
     from warpdata.errors import ManifestCorruptedError as ManifestCorruptedError
     from warpdata.errors import PermissionError_ as PermissionError  # noqa: A004, F401 - the builtin's name
     from warpdata.errors import WarpError as WarpError
-    from warpdata.formats.episodedir.images import VideoOptions as VideoOptions
+    from warpdata.formats.episodedir.documents import VideoOptions as VideoOptions
     from warpdata.formats.gamsae.shard import ActivationShardWriter as ActivationShardWriter
     from warpdata.formats.gamsae.shard import encode_shard_bytes as encode_shard_bytes
     from warpdata.formats.rvf.signing import SigningKey as SigningKey
@@ -158,7 +158,7 @@ _HOMES = _by_name(
         "timeline.signal": "Signal",
         "search.moments.trajectories": "TrajectoryIngestor TrajectoryRetriever",
         "search.store": "VectorStore",
-        "formats.episodedir.images": "VideoOptions",
+        "formats.episodedir.documents": "VideoOptions",
         "formats.wshard.episode": "Channel WShardEpisode",
         "episodes.record.steps": "WShardStreamWriter",
         "errors": "WarpError",

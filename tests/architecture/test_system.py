@@ -79,14 +79,14 @@ def test_one_place_knows_of_forks(path: Path) -> None:
 @every(sorted(PACKAGE.rglob("*.py")))
 def test_properties_that_stay_have_no_lock(path: Path) -> None:
     """That of Python 3.11 holds one for all instances while a value is made: a child forked meanwhile would hang."""
-    if relative(path) == "bytekit/lazy.py" or not mentions(path, {"cached_property"}):
+    if relative(path) == "bytekit/process/forks.py" or not mentions(path, {"cached_property"}):
         return
     homes = {
         node.module
         for node in ast.walk(parsed(path))
         if isinstance(node, ast.ImportFrom) and "cached_property" in {each.name for each in node.names}
     }
-    assert homes <= {"warpdata.bytekit.lazy"}
+    assert homes <= {"warpdata.bytekit.process.forks"}
     names = {n.attr for n in ast.walk(parsed(path)) if isinstance(n, ast.Attribute)}
     assert "cached_property" not in names
 

@@ -14,7 +14,7 @@ import warpdata as wd
 from warpdata.catalog.access import AccessKeywords, AccessOptions
 from warpdata.catalog.read.refs import write_batches
 from warpdata.corpora.source import SourceKeywords, SourceOptions
-from warpdata.timeline.sampling import check_align
+from warpdata.timeline.steps import check_align
 
 MISSPELT: dict[str, Callable[[], Any]] = {
     "local": lambda: wd.dataset("a/b", catalog="c", mode="locl"),

@@ -18,7 +18,8 @@ import pytest
 import warpdata as wd
 from tests.waiting import LIMIT_S
 from warpdata.bytekit.process import locks, system
-from warpdata.bytekit.process.locks import FileLock, ThreadLock, is_locked
+from warpdata.bytekit.process.forks import ThreadLock
+from warpdata.bytekit.process.locks import FileLock, is_locked
 from warpdata.catalog.access import Staging, sweep
 from warpdata.errors import ConflictError, JournalInUseError, NoLocksError, UnavailableError
 from warpdata.formats.episodedir import documents

@@ -10,7 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from warpdata.episodes.sources.packed import PackedSource, ShardVideo, TableSignal, is_packed
+from warpdata.episodes.sources.cameras import VideoSignal
+from warpdata.episodes.sources.disk_episode import SimpleSignal
+from warpdata.episodes.sources.packed import PackedSource, is_packed
 from warpdata.episodes.sources.shard_episode import BlockSignal
 from warpdata.errors import WarpError
 from warpdata.formats.wshard import layout
@@ -143,11 +145,11 @@ def _signal(name: str, signal: Any, packed: PackedSource) -> dict[str, Any]:
             "sha256": _sha256(values),
             "times": _sha256(np.array(signal.timestamps)),
         }
-    elif isinstance(signal, TableSignal):
-        found["table"] = _sha256(packed.shard.read(signal._block))
-    elif isinstance(signal, ShardVideo):
-        found["video"] = _sha256(packed.shard.read(signal.video_block))
-        found["frames"] = _sha256(packed.shard.read(signal._frames_block))
+    elif isinstance(signal, SimpleSignal):
+        found["table"] = _sha256(packed.shard.read(signal.path))
+    elif isinstance(signal, VideoSignal):
+        found["video"] = _sha256(packed.shard.read(signal.path))
+        found["frames"] = _sha256(packed.shard.read(signal.frames_path))
     meta = signal.meta
     return {**found, "role": meta.role, "of": meta.of, "model": meta.model}
 

@@ -24,8 +24,8 @@ import warpdata as wd
 from tests.memory_store import MemoryStore, digest_bytes
 from tests.waiting import LIMIT_S, until
 from warpdata.bytekit.checksum import sha256_hex
-from warpdata.bytekit.lazy import cached_property
 from warpdata.bytekit.process import forks
+from warpdata.bytekit.process.forks import cached_property
 from warpdata.episodes.sources.cameras import CAMERAS
 from warpdata.errors import ConflictError, WriterClosedError
 from warpdata.stores.blobs import BlobAddress, BlobReader

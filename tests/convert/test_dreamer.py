@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import string
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +12,6 @@ from tests.convert.foreign import copied, expected, imported, same_channel, samp
 from tests.convert.sets import assert_same
 from warpdata.convert import dreamer, hdf5
 from warpdata.convert.place import Place
-from warpdata.errors import CorruptLayoutError, FormatError, UnsupportedDtypeError
 
 
 def base_62(raw: bytes) -> str:
@@ -100,30 +98,3 @@ def test_older_files_hold_an_episode_each(tmp_path: Path) -> None:
     np.testing.assert_array_equal(episode.steps.rewards[:3], reward[1:])
     chosen = dreamer.read(tmp_path, actions="chosen")[0]
     np.testing.assert_array_equal(chosen["action"].values(), action)
-
-
-def chunk(
-    folder: Path, length: int = 3, successor: str = "0" * 22, name: str = "1" * 22, **arrays: Any
-) -> None:
-    folder.mkdir(exist_ok=True)
-    rows = {"is_first": np.array([True, False, False]), "action": np.zeros((3, 1)), **arrays}
-    np.savez_compressed(folder / f"20260101T000000F000000-{name}-{successor}-{length}.npz", **rows)
-
-
-@pytest.mark.parametrize(
-    ("wrong", "error"),
-    [
-        ({"length": 4}, CorruptLayoutError),
-        ({"image": np.zeros((2, 1))}, CorruptLayoutError),
-        ({"image": np.array([{}, 1, 2], object)}, UnsupportedDtypeError),
-        ({"successor": "1" * 22}, CorruptLayoutError),
-    ],
-)
-def test_wrong_chunks_are_told(wrong: dict[str, Any], error: type[FormatError], tmp_path: Path) -> None:
-    chunk(tmp_path / "replay", **wrong)
-    with pytest.raises(error, match="replay"):
-        _ = [
-            signal.values()
-            for episode in dreamer.read(tmp_path / "replay")
-            for signal in episode.signals.values()
-        ]

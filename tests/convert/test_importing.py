@@ -28,7 +28,7 @@ from warpdata.episodes.collection.episodes import Episodes, EpisodesSource
 from warpdata.episodes.forms.shard import pack_episode
 from warpdata.episodes.sources.encoded import EncodedCamera
 from warpdata.errors import BadMagicError, ConflictError, CorruptLayoutError, FormatError, WarpError
-from warpdata.formats.episodedir.images import VideoOptions
+from warpdata.formats.episodedir.documents import VideoOptions
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.memory import ArraySignal
 from warpdata.timeline.meta import SignalMeta

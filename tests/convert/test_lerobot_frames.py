@@ -14,7 +14,7 @@ import warpdata as wd
 from tests.conftest import shared_golden
 from tests.convert.sets import LEROBOT, made_episodes, made_set
 from warpdata.episodes.collection.episodes import Episodes
-from warpdata.episodes.sources.file_video import FileVideo
+from warpdata.episodes.sources.cameras import FileVideo
 
 torch = pytest.importorskip("torch", reason="this Python tests without torch")
 

@@ -19,7 +19,7 @@ from warpdata.convert.importing import import_episodes
 from warpdata.convert.mcap.write import VIDEO, video_message
 from warpdata.convert.messages import LogChannel
 from warpdata.episodes.sources.encoded import encoded_run
-from warpdata.formats.episodedir.images import VideoOptions
+from warpdata.formats.episodedir.documents import VideoOptions
 
 CAMERA = "observation.images.top"
 CODECS = ("h264", "h265", "av1")

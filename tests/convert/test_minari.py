@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +19,8 @@ from warpdata.convert.tables import parquet
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.errors import (
     CorruptLayoutError,
-    FormatError,
     LimitExceededError,
     SchemaMismatchError,
-    UnsupportedDtypeError,
-    WarpError,
 )
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.source import STEPS, StepClock
@@ -145,38 +141,11 @@ def changed(path: Path, change: dict[str, Any]) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
 
 
-@pytest.mark.parametrize(
-    "change",
-    [{"total_episodes": 4}, {"data_format": "pickle"}, {"observation_space": "{"}, {"observation_space": 3}],
-)
-def test_wrong_metadata_are_told(change: dict[str, Any], tmp_path: Path) -> None:
-    source = copied(sample("minari", "synth", "box-arrow-v0"), tmp_path)
-    changed(source / "data/metadata.json", change)
-    with pytest.raises(FormatError):
-        _ = [list(episode.signals) for episode in minari.read(source)]
-
-
 @pytest.mark.parametrize("value", [float("inf"), float("nan"), 1e999, "many", [7], {"a": 1}])
-def test_counts_and_seeds_that_are_no_numbers(value: Any, tmp_path: Path) -> None:
+def test_seeds_that_are_no_numbers(value: Any, tmp_path: Path) -> None:
     source = copied(sample("minari", "synth", "box-arrow-v0"), tmp_path)
-    changed(source / "data/0/metadata.json", {"total_steps": value})
-    with pytest.raises(CorruptLayoutError, match=r"episode_0.*steps"):
-        _ = minari.read(source)[0]
     changed(source / "data/1/metadata.json", {"seed": value})
     assert "seed" not in minari.read(source)[1].static
-
-
-def test_wrong_counts_and_missing_files_name_the_episode(tmp_path: Path) -> None:
-    source = copied(sample("minari", "synth", "box-arrow-v0"), tmp_path)
-    changed(source / "data/1/metadata.json", {"total_steps": 7})
-    with pytest.raises(CorruptLayoutError, match=r"episode_1.*7 steps"):
-        _ = minari.read(source)[1]
-    (source / "data/1/metadata.json").unlink()
-    with pytest.raises(WarpError, match=r"data/1/metadata\.json"):
-        _ = minari.read(source)[1]
-    (source / "data/2/part-0.arrow").unlink()
-    with pytest.raises(CorruptLayoutError, match="3 episodes, there are 2"):
-        minari.read(source)
 
 
 def other_column(path: Path, name: str, values: Any, metadata: dict[str, str] | None = None) -> None:
@@ -190,92 +159,10 @@ def other_column(path: Path, name: str, values: Any, metadata: dict[str, str] | 
         out.write_table(found)
 
 
-def gaps_above(rows: int) -> Any:
-    """Structs with values, the first of which is not there."""
-    mask = pa.array([True] + [False] * (rows - 1))
-    return pa.StructArray.from_arrays([pa.array(range(rows))], ["y"], mask=mask)
-
-
-FORGED: dict[str, tuple[str, Callable[[int], Any], dict[str, str] | None, type[WarpError], str]] = {
-    "no rewards": ("rewards", lambda n: None, None, CorruptLayoutError, "has no rewards"),
-    "gap": (
-        "infos",
-        lambda n: pa.array([{"y": None}] + [{"y": 1}] * (n - 1)),
-        None,
-        CorruptLayoutError,
-        "missing values",
-    ),
-    "gap in a list": (
-        "infos",
-        lambda n: pa.array([{"y": [None, 1]}] + [{"y": [1, 2]}] * (n - 1)),
-        None,
-        CorruptLayoutError,
-        "missing values",
-    ),
-    "gap above": ("infos", gaps_above, None, CorruptLayoutError, "'infos/y' has missing values"),
-    "lists of two lengths": (
-        "infos",
-        lambda n: pa.array([{"y": [1]}] + [{"y": [1, 2]}] * (n - 1)),
-        None,
-        UnsupportedDtypeError,
-        "lists of different lengths",
-    ),
-    "lists of text": (
-        "infos",
-        lambda n: pa.array([{"y": ["a"]}] * n),
-        None,
-        UnsupportedDtypeError,
-        "'infos/y' holds list",
-    ),
-    "no number as shape": (
-        "infos",
-        lambda n: pa.array([1.0] * n),
-        {"shape": "2,x"},
-        CorruptLayoutError,
-        "damaged shape of column 'infos'",
-    ),
-    "another shape": (
-        "infos",
-        lambda n: pa.array([1.0] * n),
-        {"shape": "2,2"},
-        CorruptLayoutError,
-        r"rows of \[\], expected \[2, 2\]",
-    ),
-    "action of another shape": (
-        "actions",
-        lambda n: pa.array([[1.0] * 77] * n, pa.list_(pa.float32(), 77)),
-        None,
-        CorruptLayoutError,
-        r"'actions' has rows of \[77\]",
-    ),
-}
-
-
-@pytest.mark.parametrize(("name", "made", "metadata", "error", "says"), FORGED.values(), ids=FORGED)
-def test_tables_that_are_forged_are_told(
-    name: str,
-    made: Callable[[int], Any],
-    metadata: dict[str, str] | None,
-    error: type[WarpError],
-    says: str,
-    tmp_path: Path,
-) -> None:
-    source = copied(sample("minari", "synth", "box-arrow-v0"), tmp_path)
-    path = source / "data/1/part-0.arrow"
-    other_column(path, name, made(len(table(path))), metadata)
-    with pytest.raises(error, match=rf"{says}.*(data/1|episode_1)"):
-        _ = [signal.values() for signal in minari.read(source)[1].signals.values()]
-
-
-def test_tables_without_rows_or_too_large_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = copied(sample("minari", "synth", "box-parquet-v0"), tmp_path)
-    path = source / "data/1/part-0.parquet"
-    pq.write_table(table(path)[:0], path)
-    with pytest.raises(CorruptLayoutError, match=r"the table of the episode is empty.*episode_1"):
-        _ = minari.read(source)[1]
+def test_tables_that_are_too_large_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parquet, "MAX_GROUP_BYTES", 8)
     with pytest.raises(LimitExceededError, match=r"a group of rows of \d+ bytes.*data/0"):
-        _ = minari.read(source)[0]
+        _ = minari.read(sample("minari", "synth", "box-parquet-v0"))[0]
 
 
 def test_episodes_that_are_no_dataset_are_refused(tmp_path: Path) -> None:

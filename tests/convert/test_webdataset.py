@@ -21,12 +21,8 @@ from warpdata.convert.place import Place
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.episodes.sources.encoded import encoded_run
 from warpdata.errors import (
-    BadMagicError,
-    CorruptLayoutError,
-    FormatError,
     LimitExceededError,
     SchemaMismatchError,
-    UnsupportedDtypeError,
 )
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.source import STEPS, StepClock
@@ -154,56 +150,6 @@ def test_gzip_fields_are_unpacked(tmp_path: Path) -> None:
     episode = webdataset.read(archive(tmp_path / "a.tar", files), per="episode")[0]
     assert episode.id == "a.b.c/ep"
     assert episode["action"].values().tolist() == [[1.0, 1.0]] * 3
-
-
-@pytest.mark.parametrize(
-    ("files", "error", "says"),
-    [
-        ({"../ep.action.npy": npy(np.ones(3))}, CorruptLayoutError, ""),
-        ({"ep.action.npy": npy(np.array([{}, 1], object))}, UnsupportedDtypeError, ""),
-        ({"ep.action.npy": npy(np.ones(300))[:-8]}, CorruptLayoutError, ""),
-        ({"ep.action.npy.gz": gzip.compress(npy(np.ones(300)))[:-30]}, LimitExceededError, ""),
-        ({"ep.cls": b"many"}, CorruptLayoutError, ""),
-        ({"ep.txt": b"\xff\xfe"}, CorruptLayoutError, ""),
-        ({"ep.a.npy": npy(np.ones(3)), "ep.A.npy": npy(np.ones(3))}, CorruptLayoutError, "duplicate field"),
-        (
-            {"a.x.npy": npy(np.ones(3)), "b.x.npy": npy(np.ones(3)), "a.y.npy": npy(np.ones(3))},
-            CorruptLayoutError,
-            "duplicate sample 'a'",
-        ),
-        ({"ep.action.npy.gz": b"\x1f\x8b no deflate"}, CorruptLayoutError, "damaged gzip field"),
-        ({"ep.action.npy": npy(np.array(["a", "b"]))}, UnsupportedDtypeError, "unsupported dtype <U1"),
-        (
-            {"ep.action.npy": npy(np.ones(2)), "ep.cam.1.png": STILL, "ep.cam.01.png": STILL},
-            CorruptLayoutError,
-            "two frames of 'cam' have one number",
-        ),
-        ({"ep/0.cls": b"1", "ep/1.cls": b"9" * 20}, CorruptLayoutError, "'cls' has a number of more than 64"),
-        (
-            {"ep/0.action.npy": npy(np.ones((2, 2))), "ep/1.action.npy": npy(np.ones((2, 3)))},
-            CorruptLayoutError,
-            "changes from step to step",
-        ),
-        (
-            {"ep/0.action.npy": npy(np.ones(2)), "ep/1.action.npy": npy(np.ones(2, "f4"))},
-            CorruptLayoutError,
-            "changes from step to step",
-        ),
-    ],
-)
-def test_wrong_samples_are_told(
-    files: dict[str, bytes], error: type[FormatError], says: str, tmp_path: Path
-) -> None:
-    path = archive(tmp_path / "bad.tar", files)
-    with pytest.raises(error, match=rf"{says}.*bad\.tar"):
-        _ = [signal.values() for episode in webdataset.read(path) for signal in episode.signals.values()]
-
-
-def test_a_shard_that_is_packed_as_a_whole_is_told(tmp_path: Path) -> None:
-    path = archive(tmp_path / "a.tar", {"ep.action.npy": npy(np.ones(3))})
-    path.write_bytes(gzip.compress(path.read_bytes()))
-    with pytest.raises(BadMagicError, match=r"compressed as a whole.*a\.tar"):
-        _ = webdataset.read(path).ids
 
 
 def test_a_field_larger_than_the_limit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

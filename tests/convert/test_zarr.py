@@ -6,7 +6,6 @@ import bz2
 import json
 import lzma
 import pickle
-import shutil
 import zipfile
 import zlib
 from pathlib import Path
@@ -16,13 +15,12 @@ import numpy as np
 import pytest
 import zarr as library
 
-from tests.convert.foreign import copied, expected, imported, same_channel, sample
+from tests.convert.foreign import expected, imported, same_channel, sample
 from warpdata.bytekit.codec import encode
 from warpdata.convert import zarr
 from warpdata.convert.place import Place
 from warpdata.convert.tables import npz
 from warpdata.errors import (
-    BadMagicError,
     CorruptLayoutError,
     FormatError,
     LimitExceededError,
@@ -236,17 +234,6 @@ def test_wrong_arrays_are_named(about: dict[str, Any], data: bytes | None, tmp_p
     assert str(tmp_path) in str(caught.value)
 
 
-def test_ends_that_do_not_fit_are_told(tmp_path: Path) -> None:
-    source = copied(sample("zarr_replay_buffer", "lowdim.zarr"), tmp_path)
-    for wrong in ([40, 20, 158], [40, 65], [-1, 158]):
-        ends = np.array(wrong, "<i8")
-        for path in (source / "meta" / "episode_ends").iterdir():
-            path.unlink()
-        array(source, "meta/episode_ends", ends, {}, ends.tobytes())
-        with pytest.raises(CorruptLayoutError, match=r"ends|ends at"):
-            zarr.read(source)
-
-
 def test_an_archive_that_lies_of_its_sizes_is_refused(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "bomb.zarr.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         for path in sorted(sample("zarr_replay_buffer", "lowdim.zarr").rglob("*")):
@@ -263,26 +250,6 @@ def test_buffers_pickle_by_address() -> None:
     episodes = zarr.read(sample("zarr_replay_buffer", "umi_like_jxl.zarr.zip"))
     again = pickle.loads(pickle.dumps(episodes))
     np.testing.assert_array_equal(again[2]["state"].values(), episodes[2]["state"].values())
-
-
-def test_trees_that_are_no_replay_buffers_are_told(tmp_path: Path) -> None:
-    (tmp_path / "no").mkdir()
-    with pytest.raises(BadMagicError, match="there is no 'meta/episode_ends'"):
-        zarr.read(tmp_path / "no")
-    ends = np.array([4], "<i8")
-    array(tmp_path / "bare", "meta/episode_ends", ends, {}, ends.tobytes())
-    with pytest.raises(CorruptLayoutError, match="without any array in 'data'"):
-        zarr.read(tmp_path / "bare")
-    for wrong in (np.array([4.0]), np.array([[4]]), np.array(4)):
-        folder = buffer(tmp_path / f"{wrong.dtype}{wrong.ndim}", {}, VALUES.tobytes())
-        shutil.rmtree(folder / "meta")
-        array(folder, "meta/episode_ends", wrong, {}, None)
-        with pytest.raises(CorruptLayoutError, match=r"'meta/episode_ends' holds \w+64\["):
-            zarr.read(folder)
-    folder = buffer(tmp_path / "large", {}, VALUES.tobytes())
-    array(folder, "meta/other", ends, {"shape": [1 << 24], "chunks": [1 << 24]}, None)
-    with pytest.raises(LimitExceededError, match=r"'meta/other' is larger than metadata can be.*large"):
-        _ = zarr.read(folder).metadata
 
 
 def zipped(folder: Path, method: int = zipfile.ZIP_STORED) -> Path:

@@ -21,7 +21,7 @@ from warpdata.cli.main import main
 from warpdata.episodes.record import camera as camera_module
 from warpdata.episodes.record.camera import PRESETS, CameraRecorder, VideoFile, drop_facts
 from warpdata.errors import RecordingError
-from warpdata.formats.episodedir.images import FrameShape
+from warpdata.formats.episodedir.documents import FrameShape
 from warpdata.formats.episodedir.video import list_packets
 
 FRAMES = 30

@@ -15,7 +15,7 @@ from tests.waiting import LIMIT_S
 from warpdata.episodes.forms import directory as encoding
 from warpdata.episodes.forms.directory import RawCamera, encode_cameras
 from warpdata.episodes.record.camera import VideoFile
-from warpdata.formats.episodedir.images import FrameShape, VideoOptions
+from warpdata.formats.episodedir.documents import FrameShape, VideoOptions
 
 
 def blocks(count: int) -> Iterator[tuple[Any, Sequence[int]]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,9 @@ from warpdata.bytekit.io.files import FileRangeReader
 from warpdata.episodes.check.rules import check_episode
 from warpdata.episodes.forms.content import ContentSum, sum_of
 from warpdata.episodes.forms.directory import MetaOf, write_directory
-from warpdata.episodes.sources.cameras import StillsSignal, VideoSignal
+from warpdata.episodes.sources.cameras import FileVideo, SourceVideo, StillsSignal, VideoSignal
 from warpdata.episodes.sources.disk_episode import DiskEpisode
 from warpdata.episodes.sources.encoded import encoded_camera, encoded_run
-from warpdata.episodes.sources.file_video import FileVideo, SourceVideo
 from warpdata.errors import CorruptLayoutError, LimitExceededError, UnsupportedDtypeError, WarpError
 from warpdata.formats.episodedir import frame_index
 from warpdata.formats.episodedir.pictures import PictureDecoder, Still, decode_stills, still_of
@@ -224,23 +223,10 @@ def test_pictures_decode_each_for_itself() -> None:
             assert np.array_equal(decode_stills(data, still_of(data[0], "p"), "p", range(5)), pixels)
 
 
-class Pictures(StillsSignal):
+def pictures(data: list[bytes]) -> StillsSignal:
     """Encoded pictures in memory as a camera."""
-
-    place = "p"
-
-    def __init__(self, data: list[bytes]) -> None:
-        super().__init__("top")
-        self.data = data
-
-    def pictures(self, rows: Sequence[int]) -> list[bytes]:
-        return [self.data[row] for row in rows]
-
-    def __len__(self) -> int:
-        return len(self.data)
-
-    def _clock(self) -> np.ndarray:
-        return np.arange(len(self.data), dtype=np.int64) * 100_000_000
+    times = np.arange(len(data), dtype=np.int64) * 100_000_000
+    return StillsSignal("top", lambda low, high: data[low:high], len(data), lambda: times, "p")
 
 
 PICTURES = {
@@ -262,8 +248,10 @@ def test_jpeg_pictures_have_the_pixels_that_pillow_shows(
     rng = np.random.default_rng(3)
     smooth = np.linspace(0, 255, int(np.prod(shape))).reshape(shape)
     frames = [np.uint8((smooth * k + rng.integers(0, 60, shape)) % 256) for k in range(1, 4)]
-    signal = Pictures([jpeg(each, **options) for each in frames])
-    expected = np.stack([np.asarray(Image.open(io.BytesIO(data))) for data in signal.data])
+    signal = pictures([jpeg(each, **options) for each in frames])
+    expected = np.stack(
+        [np.asarray(Image.open(io.BytesIO(data))) for data in signal.pictures(range(len(signal)))]
+    )
     assert np.array_equal(signal.values(), expected)
     found = encoded_camera("top", signal)
     assert found is not None
@@ -338,12 +326,13 @@ def test_a_picture_that_grows_behind_its_head_takes_no_memory() -> None:
 
 def test_pictures_of_windows_are_decoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     pixels = np.random.default_rng(0).integers(0, 255, (20, 18, 20, 3)).astype(np.uint8)
-    signal = Pictures([png(each) for each in pixels])
+    data = [png(each) for each in pixels]
+    signal = pictures(data)
     decoded: list[int] = []
     real = PictureDecoder.pixels
 
     def counting(self: PictureDecoder, picture: bytes, *others: Any) -> None:
-        decoded.append(signal.data.index(picture))
+        decoded.append(data.index(picture))
         real(self, picture, *others)
 
     monkeypatch.setattr(PictureDecoder, "pixels", counting)

@@ -28,8 +28,8 @@ from warpdata.episodes.record import camera
 from warpdata.episodes.salvage import unfinished
 from warpdata.errors import BlobNotFoundError, FormatError, WarpError
 from warpdata.formats.episodedir import layout
+from warpdata.formats.episodedir.documents import Description
 from warpdata.formats.episodedir.frame_index import read_marks
-from warpdata.formats.episodedir.signal_file import Description
 from warpdata.formats.journal.layout import record_span
 from warpdata.formats.journal.reader import JournalReader
 from warpdata.formats.journal.writer import JournalWriter, move_to_disk

@@ -19,7 +19,7 @@ from tests.sweeps import SOAK
 from warpdata.bytekit.process.system import kept_scheduling
 from warpdata.convert.lerobot.write import CODEC
 from warpdata.errors import FormatError
-from warpdata.formats.episodedir.images import FrameShape
+from warpdata.formats.episodedir.documents import FrameShape
 from warpdata.formats.episodedir.signal_file import write_columns
 from warpdata.formats.episodedir.video import _SVT_4_SINCE, VideoDecoder, _codec_options, _version
 

@@ -27,13 +27,13 @@ from warpdata.formats.episodedir.containers import (
 from warpdata.formats.episodedir.documents import (
     MAX_STATIC_ARRAY,
     FileSum,
+    Stream,
     plain_static,
     read_bytes,
     read_set_metadata,
     read_static,
 )
 from warpdata.formats.episodedir.frame_index import parse_frame_index, read_marks
-from warpdata.formats.episodedir.images import Stream
 from warpdata.formats.episodedir.signal_file import arrow_errors, parse_signal, read_summary
 
 

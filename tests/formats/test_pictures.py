@@ -12,7 +12,7 @@ from PIL import Image
 
 from warpdata.errors import CorruptLayoutError
 from warpdata.formats.episodedir import pictures
-from warpdata.formats.episodedir.images import FrameShape
+from warpdata.formats.episodedir.documents import FrameShape
 from warpdata.formats.episodedir.pictures import PictureDecoder, decode_stills, still_of
 
 RNG = np.random.default_rng(0)

@@ -11,7 +11,7 @@ import pytest
 
 import warpdata as wd
 from warpdata.episodes.sources.cameras import ImageRequest, empty_images
-from warpdata.formats.episodedir.images import FrameShape
+from warpdata.formats.episodedir.documents import FrameShape
 from warpdata.formats.episodedir.pictures import PictureDecoder
 from warpdata.formats.episodedir.scaling import scale_array, view_image
 from warpdata.formats.episodedir.video import scale_image

@@ -16,6 +16,7 @@ from warpdata.bytekit.io.files import FileRangeReader
 from warpdata.catalog.read.media import decode_video_frame
 from warpdata.errors import CorruptLayoutError, FormatError
 from warpdata.formats.episodedir import video
+from warpdata.formats.episodedir.documents import Description, FrameShape, Stream
 from warpdata.formats.episodedir.frame_index import (
     FrameIndex,
     FrameReader,
@@ -23,9 +24,7 @@ from warpdata.formats.episodedir.frame_index import (
     locate_frames,
     plan_of,
 )
-from warpdata.formats.episodedir.images import FrameShape, Stream
 from warpdata.formats.episodedir.scaling import view_image
-from warpdata.formats.episodedir.signal_file import Description
 
 
 @pytest.fixture
@@ -63,7 +62,7 @@ def test_an_encoder_that_is_let_go_writes_nothing_more(end: str) -> None:
     """In a process of its own: some versions of the library crash when they collect an open encoder."""
     code = f"""
 import gc, io, numpy as np
-from warpdata.formats.episodedir.images import FrameShape, VideoOptions
+from warpdata.formats.episodedir.documents import FrameShape, VideoOptions
 from warpdata.formats.episodedir.video import VideoEncoder
 frame, sink = np.zeros((64, 64, 3), np.uint8), io.BytesIO()
 encoder = VideoEncoder(sink, FrameShape.of(frame), VideoOptions(codec="h264"))

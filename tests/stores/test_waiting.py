@@ -20,7 +20,7 @@ from tests.servers import BUCKET, KEY, SECRET, Proxy, S3Server, s3_store, unique
 from tests.stores.test_cache import DATA, opened
 from tests.waiting import LIMIT_S, until
 from warpdata.bytekit.process import locks
-from warpdata.bytekit.process.locks import ThreadLock
+from warpdata.bytekit.process.forks import ThreadLock
 from warpdata.bytekit.process.threads import ReadAhead
 from warpdata.errors import UnavailableError
 from warpdata.stores import blobs, pagecache

@@ -17,7 +17,7 @@ import warpdata as wd
 from tests.contracts.episode import IMU_NS, STEP_COUNT, STEP_NS, imu, in_memory
 from warpdata.formats.wshard.episode import Channel
 from warpdata.timeline.episode import Episode
-from warpdata.timeline.sampling import Samples
+from warpdata.timeline.steps import Samples
 
 torch = pytest.importorskip("torch")
 from torch.utils.data import DataLoader, Dataset  # noqa: E402

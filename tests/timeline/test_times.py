@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from warpdata.loading import Field, Windows
 from warpdata.timeline import ArraySignal, Episode
-from warpdata.timeline.times import INT64_MAX, INT64_MIN, checked_rate, moved, ns_between, rate_grid
+from warpdata.timeline.times import INT64_MAX, INT64_MIN, add_offsets, checked_rate, ns_between, rate_grid
 
 _TIMES = st.integers(INT64_MIN, INT64_MAX)
 
@@ -48,7 +48,7 @@ def test_a_grid_over_all_time_there_is() -> None:
 def test_distances_and_moves_stay_in_range(a: int, b: int) -> None:
     one, two = np.array([a]), np.array([b])
     assert ns_between(one, two).tolist() == [max(-INT64_MAX, min(INT64_MAX, a - b))]
-    assert moved(one, two).tolist() == [max(INT64_MIN, min(INT64_MAX, a + b))]
+    assert add_offsets(one, two).tolist() == [max(INT64_MIN, min(INT64_MAX, a + b))]
 
 
 @given(st.lists(_TIMES, min_size=1, max_size=4, unique=True).map(sorted), _TIMES, st.integers(0, 1 << 62))

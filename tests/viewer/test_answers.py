@@ -18,7 +18,7 @@ from tests.viewer.conftest import Client, client_of
 from tests.viewer.samples import BITS, SCRIPT, START_NS, STEP_NS, numbered_frame, record_one, tensor_shard
 from tests.waiting import LIMIT_S, until
 from warpdata.errors import CorruptLayoutError, StoreError, UnavailableError
-from warpdata.timeline.source import StatedSource
+from warpdata.timeline.source import EpisodeSource
 from warpdata.viewer.answers import Answers, BadViewRequest, ViewRequest, ViewResponse
 from warpdata.viewer.framing import sendable
 from warpdata.viewer.shown import Shown
@@ -561,7 +561,7 @@ def test_a_damaged_signal_hides_no_other() -> None:
         "guess": wd.ArraySignal(times, np.arange(4.0), replace(plain.meta, role="prediction", of="bad")),
     }
     signals = {name: each.named(name) for name, each in made.items()}
-    episode = wd.Episode(StatedSource("half", _Halfway(signals), {}, {}))
+    episode = wd.Episode(EpisodeSource("half", _Halfway(signals), {}, {}))
     answers = Answers(Shown(wd.Episodes.of([episode])))
     about = sendable(answers.episode(ViewRequest({"episode": "half"})))
     assert about["problems"] == [{"signal": "bad", "message": "bad is damaged", "hint": "Mend it."}]

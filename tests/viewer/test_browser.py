@@ -27,7 +27,7 @@ from tests.viewer.conftest import client_of
 from tests.viewer.samples import STEPS, numbered_frame, tensor_shard
 from tests.waiting import LIMIT_S
 from warpdata.bytekit.io.files import FileRangeReader
-from warpdata.episodes.sources.file_video import FileVideo, SourceVideo
+from warpdata.episodes.sources.cameras import FileVideo, SourceVideo
 
 UI = ROOT / "viewer-ui"
 CHROMIUM = ("/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome")

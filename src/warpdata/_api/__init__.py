@@ -104,15 +104,19 @@ def address_kind(address: str | os.PathLike[str]) -> str:
     `journal`, `vectors`, `rows`.
     """
     from warpdata.catalog.read.filekinds import file_kind, folder_kind
-    from warpdata.formats.journal.reader import check_not_unfinished
 
     text = address_text(address)
     if is_published(text):
         return "dataset"
     place = folder_at(text)
     if isinstance(place, str | os.PathLike):
-        check_not_unfinished(os.fspath(place))
-        return folder_kind(os.listdir(place), text) if os.path.isdir(place) else file_kind(place)
+        if os.path.isdir(place):
+            return folder_kind(os.listdir(place), text)
+        if not os.path.exists(place):
+            from warpdata.formats.journal.reader import check_not_unfinished
+
+            check_not_unfinished(os.fspath(place))
+        return file_kind(place)
     if is_root(text):
         return folder_kind({name.partition("/")[0] for name in place.names()}, text)
     file = locate(text)[1]

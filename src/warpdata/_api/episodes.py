@@ -106,10 +106,10 @@ def open_episodes(
 
 def _open_directory(folder: Any, *, edited: bool) -> Episode:
     """Open an episode directory, with the edits of its root if `edited`."""
-    from warpdata.episodes.collection.edits import shown
+    from warpdata.episodes.collection.edits import with_edits
     from warpdata.episodes.sources.disk_episode import DiskEpisode
 
-    return shown(folder) if edited and isinstance(folder, str | os.PathLike) else DiskEpisode(folder)
+    return with_edits(folder) if edited and isinstance(folder, str | os.PathLike) else DiskEpisode(folder)
 
 
 @suggests

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from warpdata.convert.exporting import Progress as Counted
     from warpdata.convert.receipt import ConversionReceipt
     from warpdata.episodes.collection.episodes import Episodes
-    from warpdata.formats.episodedir.images import VideoOptions
+    from warpdata.formats.episodedir.documents import VideoOptions
 
 
 @suggests

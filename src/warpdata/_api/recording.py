@@ -11,7 +11,7 @@ from warpdata.episodes.record.recorder import Recorder
 from warpdata.episodes.record.status import OnSlow
 from warpdata.episodes.record.values import Clock
 from warpdata.errors import suggests
-from warpdata.formats.episodedir.images import VideoOptions
+from warpdata.formats.episodedir.documents import VideoOptions
 from warpdata.formats.wshard.save import CompressionChoice
 from warpdata.settings import Settings
 from warpdata.timeline.source import Outcome

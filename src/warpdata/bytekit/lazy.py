@@ -1,38 +1,16 @@
-"""Values made on first use and kept: names of a package, properties, and decoded blocks within one budget of bytes."""
+"""Values made on first use and kept: names of a package, and decoded blocks within one budget of bytes."""
 
 from __future__ import annotations
 
-import functools
 import importlib
 import itertools
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Hashable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 from warpdata.bytekit.process.forks import run_in_child
 from warpdata.errors import nearest
-
-T = TypeVar("T")
-
-
-class cached_property(functools.cached_property[T]):  # noqa: N801 - named like what it stands for
-    """`functools.cached_property` without the lock that it has in Python 3.11.
-
-    One lock is all instances' there, and held while a value is made: a child that was forked meanwhile waits for ever.
-    Threads may make the value at the same time; all of them get the first one.
-    """
-
-    if not TYPE_CHECKING:  # its types are those of what it stands for
-
-        def __get__(self, instance, owner=None):
-            if instance is None:
-                return self
-            kept = instance.__dict__
-            try:
-                return kept[self.attrname]
-            except KeyError:
-                return kept.setdefault(self.attrname, self.func(instance))
 
 
 def lazy_names(

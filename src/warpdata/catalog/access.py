@@ -17,7 +17,7 @@ from typing import Any, TypedDict
 
 from warpdata.bytekit.checksum import sha256_hex
 from warpdata.bytekit.io.commit import make_folders, map_os_errors
-from warpdata.bytekit.lazy import cached_property
+from warpdata.bytekit.process.forks import cached_property
 from warpdata.bytekit.process.locks import FileLock
 from warpdata.bytekit.process.threads import map_in_threads
 from warpdata.errors import (

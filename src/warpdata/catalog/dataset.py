@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Unpack
 
 from warpdata.bytekit.io.ranges import RangeReader
-from warpdata.bytekit.lazy import cached_property
+from warpdata.bytekit.process.forks import cached_property
 from warpdata.catalog.access import (
     Access,
     AccessOptions,
@@ -65,7 +65,7 @@ from warpdata.settings import Settings
 from warpdata.sql.engine import SqlResult, run_sql
 from warpdata.stores.pagecache import PageCache
 from warpdata.stores.reliable import Listener, Spent
-from warpdata.timeline.cards import html_table, text, titled
+from warpdata.timeline.cards import html_table, text, titled_card
 
 if TYPE_CHECKING:
     from warpdata.catalog.build.episodes import LaneMade
@@ -519,7 +519,7 @@ class Dataset:
                 episodes = self.episodes._html_rows(_SHOWN_EPISODES)
             except WarpError as error:  # not reachable, or closed
                 episodes = (f"<p>{text(str(error))}</p>",)
-        return titled(f"{self.id}@{self.version[:12]}", html_table(["", "name", ""], parts), *episodes)
+        return titled_card(f"{self.id}@{self.version[:12]}", html_table(["", "name", ""], parts), *episodes)
 
     def __repr__(self) -> str:
         return f"<Dataset {self.id}@{self.version[:12]}: {', '.join(dict.fromkeys(self.tables + self.artifacts))}>"

@@ -14,8 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from warpdata.bytekit.lazy import cached_property
-from warpdata.bytekit.process.locks import ThreadLock
+from warpdata.bytekit.process.forks import ThreadLock, cached_property
 from warpdata.bytekit.process.threads import ReadAhead, map_in_threads
 from warpdata.catalog.read.refs import RefType, bound_batch, bound_dict, python_values, recipe_of
 from warpdata.catalog.read.rowgroups import RowFilter, ShardFile
@@ -43,7 +42,7 @@ from warpdata.sql.engine import (
     refuse_own_column,
     run_sql,
 )
-from warpdata.timeline.cards import html_table, text, titled
+from warpdata.timeline.cards import html_table, text, titled_card
 
 if TYPE_CHECKING:
     from warpdata.catalog.dataset import Dataset
@@ -539,7 +538,7 @@ class Table:
             for name, column in zip(shown.column_names, shown.columns, strict=True)
         ]
         rows = ([text(value) for value in row] for row in zip(*columns, strict=True))
-        return titled(repr(self), html_table(shown.column_names, rows))
+        return titled_card(repr(self), html_table(shown.column_names, rows))
 
     def __repr__(self) -> str:
         return f"<Table {self.name!r} of {self.dataset.name}: {self.row_count} rows>"

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from warpdata.errors import CorruptLayoutError, NoStepsError, require_word
 from warpdata.timeline.episode import Episode
-from warpdata.timeline.sampling import Align
-from warpdata.timeline.steps import Steps, StepTimes
+from warpdata.timeline.source import StepClock
+from warpdata.timeline.steps import Align, Steps
 
 Times = NDArray[np.int64]
 Hold = Literal["hold", "nearest", "linear"]
@@ -102,7 +102,15 @@ def steps_with(episode: Episode, options: AlignOptions) -> Steps:
     """The steps of an episode: its own, or those that the options choose."""
     try:
         if options.rate is None and options.clock is None and options.align == "hold":
-            return _acted_steps(episode)
+            # A last step is no row if it only observes, or if a trim cut off its reward or flags.
+            steps, is_cut = episode.steps, False
+            if steps.outcome == "next":
+                outcomes = [name for name, signal in episode.signals.items() if signal.meta.role in OUTCOMES]
+                masks = [steps[name].mask for name in outcomes]
+                is_cut = any(len(mask) > 1 and bool(mask[:-1].all()) and not mask[-1] for mask in masks)
+            if not len(steps) or not (is_cut or episode.meta.get(LAST_ROW) == "observation"):
+                return steps
+            return Steps(episode.signals, StepClock.of(steps.clock, steps.times_ns[:-1], steps.outcome))
         align: dict[str, Align] = {
             name: options.align
             for name, signal in episode.signals.items()
@@ -115,19 +123,6 @@ def steps_with(episode: Episode, options: AlignOptions) -> Steps:
     except NoStepsError as error:
         error.hint = "Choose them: clock=NAME (--clock NAME) or rate=20 (--rate 20)."
         raise
-
-
-def _acted_steps(episode: Episode) -> Steps:
-    """The steps of an episode without a last one that only observes, or whose outcome was cut off."""
-    steps = episode.steps
-    is_cut = False
-    if steps.outcome == "next":  # a trim may cut off the reward or flags of the last step, and of no other
-        masks = [steps[name].mask for name, each in episode.signals.items() if each.meta.role in OUTCOMES]
-        is_cut = any(len(mask) > 1 and bool(mask[:-1].all()) and not mask[-1] for mask in masks)
-    if not len(steps) or not (is_cut or episode.meta.get(LAST_ROW) == "observation"):
-        return steps
-    times = StepTimes.of(steps.times_ns[:-1])
-    return Steps(episode.signals, times, clock=steps.clock, outcome=steps.outcome)
 
 
 def check_rate(steps: Steps, fps: float | None, place: str | None) -> tuple[float, int]:

@@ -10,7 +10,7 @@ import hashlib
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Unpack
@@ -18,11 +18,11 @@ from typing import Any, Literal, NamedTuple, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.lazy import cached_property
+from warpdata.bytekit.process.forks import cached_property
 from warpdata.convert.aligning import LAST_ROW
 from warpdata.convert.exporting import ExportOptions, Part, StepColumn, StepRows, StepWriter
 from warpdata.convert.place import Place
-from warpdata.convert.receipt import ConversionReceipt, metadata_of, note_of, packed
+from warpdata.convert.receipt import ConversionReceipt, metadata_of, note_of, pack
 from warpdata.convert.stepped import EpisodeColumn, Parts, Rows, SteppedEpisodes, chain_rows
 from warpdata.convert.tables.npz import NpzFile, write_npz
 from warpdata.episodes.collection.episodes import Episodes
@@ -89,7 +89,7 @@ class Replay(SteppedEpisodes):
     """Chunks of streams, or files of single episodes."""
 
     def __init__(self, place: Place, fps: float | None, actions: Actions | None) -> None:
-        self._place, self._fps = place, fps
+        super().__init__(place, fps)
         if place.is_file:
             raise BadMagicError("a replay is a folder of chunks, not a file", path=place.name)
         names = place.children()
@@ -153,9 +153,9 @@ class Replay(SteppedEpisodes):
             raise CorruptLayoutError("an archive without arrays", path=file.name)
         key = "is_first" if "is_first" in shapes else next(iter(shapes))
         expected = int(name[4]) if not self._is_old else next(iter(shapes[key]), -1)
-        for each in shapes if not self._is_old else [key]:
-            if not shapes[each] or shapes[each][0] != expected:
-                fact = f"{each!r} has shape {list(shapes[each])}, {name[0]!r} states {expected} rows"
+        for path in shapes if not self._is_old else [key]:
+            if not shapes[path] or shapes[path][0] != expected:
+                fact = f"{path!r} has shape {list(shapes[path])}, {name[0]!r} states {expected} rows"
                 raise CorruptLayoutError(fact, path=file.name)
         return expected
 
@@ -192,7 +192,7 @@ class Replay(SteppedEpisodes):
             for name, column in columns.items():
                 if column.role == "action":  # moved to the row of the choice; the first one led to nothing
                     led = column.rows
-                    kept["first_action"][name] = packed(led.read(0, 1)[0])
+                    kept["first_action"][name] = pack(led.read(0, 1)[0])
                     zeros = Rows.of(np.zeros((1, *led.shape), led.dtype), led.kind)
                     columns[name] = EpisodeColumn(chain_rows([led.part(1, count), zeros], name), "action")
         meta: dict[str, Any] = {"dreamer": kept, **({LAST_ROW: "observation"} if last else {})}
@@ -225,16 +225,16 @@ def write(
     return ReplayWriter(chunk_length, final_observation).write(episodes, target, **options)
 
 
+@dataclass
 class ReplayWriter(StepWriter):
     """One stream of chunks of `chunk_length` rows, each named with its successor."""
 
     format = "dreamer"
-
-    def __init__(self, chunk_length: int, final: str) -> None:
-        self._length, self._final = chunk_length, final
-        self._waiting: list[dict[str, NDArray[Any]]] = []
-        self._waiting_rows = self._chunks = self._episodes = self._head = 0
-        self._keys: set[str] | None = None
+    _length: int
+    _final: str
+    _waiting: list[dict[str, NDArray[Any]]] = field(default_factory=list)
+    _keys: set[str] | None = None
+    _waiting_rows = _chunks = _episodes = _head = 0
 
     def make(self, rows: StepRows, scratch: Path) -> Part:
         """The rows of replay of one episode, in a file of their own."""

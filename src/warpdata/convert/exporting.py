@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from warpdata.bytekit.io.commit import commit_folder
 from warpdata.convert.aligning import EXACT_NS, AlignOptions, Hold, steps_with
 from warpdata.convert.plain_names import with_own_names
-from warpdata.convert.receipt import RECEIPT_FILE, ConversionReceipt, EpisodeNotes, How, Note, called, note_of
+from warpdata.convert.receipt import RECEIPT_FILE, ConversionReceipt, EpisodeNotes, How, Note, note_of, rename
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.episodes.collection.jobs import in_order, runner_of
 from warpdata.episodes.forms.content import ContentSum, RowsSum
@@ -153,7 +153,7 @@ class StepWriter(ABC):
         for name in names:
             types = [self.schema.get(name), rows.columns[name].type if name in rows.columns else None]
             if types[0] != types[1]:
-                words = ["no such signal" if each is None else f"{each[0]}{list(each[1])}" for each in types]
+                words = ["no such signal" if kind is None else f"{kind[0]}{list(kind[1])}" for kind in types]
                 raise SchemaMismatchError(
                     f"signal {name!r} of episode {rows.episode.id!r}: expected {words[0]} as in the first "
                     f"episode, got {words[1]}",
@@ -251,7 +251,7 @@ class StepRows:
 
     def keep(self, name: str, there: str = "", **options: Any) -> None:
         """Note that a signal is in the set, called `there`; `options` are those of `StepColumn.note`."""
-        self.notes[name] = called(self.columns[name].note(**options), name, there or name)
+        self.notes[name] = rename(self.columns[name].note(**options), name, there or name)
 
     def drop(self, names: Iterable[str], why: str) -> None:
         """Remove columns, and note why."""

@@ -35,8 +35,7 @@ from warpdata.episodes.sources.encoded import encoded_parts
 from warpdata.episodes.sources.shard_episode import episode_of_shard
 from warpdata.errors import ConflictError, FormatError, WarpError, require_kind, require_word
 from warpdata.formats.episodedir import layout
-from warpdata.formats.episodedir.documents import episode_path, read_meta
-from warpdata.formats.episodedir.images import VideoOptions
+from warpdata.formats.episodedir.documents import VideoOptions, episode_path, read_meta
 from warpdata.formats.wshard.reader import ShardReader
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.source import PLAIN_TYPES, ReadOnlyDict, SourceAround
@@ -240,10 +239,10 @@ class FolderTarget(Target):
         """Copy the episode into its directory, or pack it into its file."""
         episode = with_plain_names(episode)
         if not self._is_root:
-            noted = NotedSource(episode, plan)
-            pack_episode(Episode(noted), self._place(position), episode_id=episode.id)
-            return noted.notes
-        notes: dict[str, Note] = {}
+            noted, notes = _with_notes(episode, plan)
+            pack_episode(noted, self._place(position), episode_id=episode.id)
+            return notes
+        notes = {}
 
         def meta_of(sums: Mapping[str, ContentSum]) -> Mapping[str, Any]:
             for name, total in sums.items():
@@ -279,8 +278,8 @@ class StoredTarget(Target):
 
     def write(self, plan: ImportPlan, _position: int, episode: Episode) -> Any:
         """Store the episode."""
-        noted = NotedSource(with_plain_names(episode), plan)
-        return self._store(Episode(noted), _file_name(episode.id)), noted.notes
+        noted, notes = _with_notes(with_plain_names(episode), plan)
+        return self._store(noted, _file_name(episode.id)), notes
 
     def keep(self, written: Any) -> dict[str, Note]:
         """Collect a stored episode; its notes."""
@@ -293,18 +292,10 @@ def _file_name(episode_id: str) -> str:
     return f"{quote(episode_id, safe='-_. @+=,')}.wshard"
 
 
-class NotedSource(SourceAround):
-    """An episode with the notes of its conversion in its metadata, and an identity that follows from them."""
-
-    def __init__(self, episode: Episode, plan: ImportPlan) -> None:
-        super().__init__(episode.source)
-        self.notes = {name: note_of(signal) for name, signal in episode.signals.items()}
-        self._meta = _noted_meta(episode, plan, self.notes)
-
-    @property
-    def meta(self) -> Mapping[str, Any]:
-        """The metadata of the source, and the notes."""
-        return self._meta
+def _with_notes(episode: Episode, plan: ImportPlan) -> tuple[Episode, dict[str, Note]]:
+    """An episode with the notes of its conversion in its metadata, and the notes."""
+    notes = {name: note_of(signal) for name, signal in episode.signals.items()}
+    return Episode(SourceAround(episode.source, meta=_noted_meta(episode, plan, notes))), notes
 
 
 def _noted_meta(episode: Episode, plan: ImportPlan, notes: dict[str, Note]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Unpack
 
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.io.commit import commit_folder
 from warpdata.bytekit.jsontext import parse_json_object
-from warpdata.bytekit.lazy import cached_property
+from warpdata.bytekit.process.forks import cached_property
 from warpdata.convert.aligning import stated_rate
 from warpdata.convert.exporting import ExportOptions, Part, StepColumn, StepRows, StepWriter
 from warpdata.convert.hdf5.file import Hdf5File, Hdf5Out, writing
@@ -30,11 +30,11 @@ from warpdata.convert.place import Place
 from warpdata.convert.receipt import (
     RECEIPT_FILE,
     ConversionReceipt,
-    called,
     metadata_of,
     note_of,
-    packed,
-    unpacked,
+    pack,
+    rename,
+    unpack,
 )
 from warpdata.convert.stepped import EpisodeColumn, Parts, Rows, SteppedEpisodes
 from warpdata.convert.tables.parquet import ColumnFile, write_table
@@ -105,7 +105,8 @@ class MinariEpisodes(SteppedEpisodes):
     """A dataset in any of its three storage formats."""
 
     def __init__(self, place: Place, fps: float | None, infos: bool) -> None:
-        self._place, self._fps, self._infos = place, fps, infos
+        super().__init__(place, fps)
+        self._infos = infos
         name = _metadata_file(place)
         self._folder, self.about = name.removesuffix(_METADATA), place.read_json(name, max_bytes=_MAX_JSON)
         self.spaces = read_spaces(self.about, place.name)
@@ -131,7 +132,7 @@ class MinariEpisodes(SteppedEpisodes):
     @cached_property
     def metadata(self) -> Mapping[str, Any]:
         """The metadata of the dataset."""
-        return {"minari": {"metadata": packed(self.about)}}
+        return {"minari": {"metadata": pack(self.about)}}
 
     def parts(self, position: int) -> Parts:
         """The columns of an episode."""
@@ -143,7 +144,7 @@ class MinariEpisodes(SteppedEpisodes):
             about, arrays, kept = self._hdf5_episode(self._file, f"/{name}")
         if "rewards" not in arrays:
             raise CorruptLayoutError(f"{name!r} has no rewards", path=place)
-        steps, stated = arrays["rewards"].count, unpacked(about.get("total_steps"))
+        steps, stated = arrays["rewards"].count, unpack(about.get("total_steps"))
         if stated is not None and whole_number(stated) != steps:
             raise CorruptLayoutError(f"{name!r} states {stated} steps and has {steps}", path=place)
         columns: dict[str, EpisodeColumn] = {}
@@ -182,7 +183,7 @@ class MinariEpisodes(SteppedEpisodes):
             if shape:
                 arrays[name] = file.rows(f"{group}/{path}")
             else:
-                kept[name] = packed(file.whole(f"{group}/{path}"))
+                kept[name] = pack(file.whole(f"{group}/{path}"))
         more = {"arrays": kept, "attributes": {path: each for path, each in attributes.items() if path}}
         return attributes[""], arrays, {key: value for key, value in more.items() if value}
 
@@ -192,7 +193,7 @@ class MinariEpisodes(SteppedEpisodes):
         """Metadata and columns of a table; the last row of what goes by step is padding."""
         folder = f"{self._folder}{number}"
         table = ColumnFile(self._place, f"{folder}/part-0.{self._kind}", self._kind)
-        about = packed(self._place.read_json(f"{folder}/{_METADATA}", max_bytes=1 << 24))
+        about = pack(self._place.read_json(f"{folder}/{_METADATA}", max_bytes=1 << 24))
         if table.count < 1:
             raise CorruptLayoutError("the table of the episode is empty", path=place)
         arrays: dict[str, Rows] = {}
@@ -226,11 +227,11 @@ def _space_leaves(space: Any, name: str, depth: int = 0) -> Iterator[tuple[str, 
         return
     inner = space.get("subspaces")
     if space.get("type") == "Dict" and isinstance(inner, Mapping):
-        for key, each in inner.items():
-            yield from _space_leaves(each, f"{name}/{key}", depth + 1)
+        for key, part in inner.items():
+            yield from _space_leaves(part, f"{name}/{key}", depth + 1)
     elif space.get("type") == "Tuple" and isinstance(inner, list):
-        for number, each in enumerate(inner):
-            yield from _space_leaves(each, f"{name}/{number}", depth + 1)
+        for number, part in enumerate(inner):
+            yield from _space_leaves(part, f"{name}/{number}", depth + 1)
     else:
         yield name, space
 
@@ -319,18 +320,19 @@ def write(
     require_word("final_observation", final_observation, ("repeat", "drop"))
     if not len(episodes):
         raise CorruptLayoutError("a Minari dataset has at least one episode", hint="Check the selection.")
-    writer = MinariWriter(data_format, dataset_id, final_observation)
+    writer = MinariWriter(data_format or "", dataset_id, final_observation)
     return writer.write(episodes, target, **options)
 
 
+@dataclass
 class MinariWriter(StepWriter):
     """Groups of one HDF5 file, or a table per episode, with spaces from the source or the first episode."""
 
     format, version = "minari", MINARI_VERSION
-
-    def __init__(self, data_format: str | None, dataset_id: str | None, final: str) -> None:
-        self._data_format, self._dataset_id, self._final = data_format or "", dataset_id, final
-        self._count = self._total = 0
+    _data_format: str
+    _dataset_id: str | None
+    _final: str
+    _count = _total = 0
 
     @contextlib.contextmanager
     def open(self, target: Path) -> Iterator[tuple[Path, Hdf5Out | None]]:
@@ -352,7 +354,7 @@ class MinariWriter(StepWriter):
 
     def choose(self, rows: StepRows, episodes: Episodes) -> None:
         """Choose names and spaces: those of the source if they fit."""
-        self._metadata = dict(unpacked(metadata_of(episodes.metadata, "minari").get("metadata", {})))
+        self._metadata = dict(unpack(metadata_of(episodes.metadata, "minari").get("metadata", {})))
         stated = self._metadata.get("data_format")
         self._data_format = self._data_format or (stated if stated in FORMATS else "hdf5")
         self._names = rows.place(_PATHS, "infos/{}")
@@ -396,7 +398,7 @@ class MinariWriter(StepWriter):
                 note = replace(note, how="resampled", why="the last observation is repeated")
             elif available < column.count and not (column.meta.role == "action" and column.has_more):
                 note = replace(note, how="cut", why="the last step is dropped")
-            rows.notes[name] = called(note, name, path)
+            rows.notes[name] = rename(note, name, path)
             if run is None:
                 arrays[path] = column.meta, _blocks(column, wanted, available), wanted
             else:
@@ -404,7 +406,7 @@ class MinariWriter(StepWriter):
                 arrays[path] = _JPEG, iter([frames + frames[-1:] * (wanted - available)]), wanted
         missing = _missing(rows, paths, steps)
         kept = metadata_of(rows.episode.meta, "minari")
-        about = _flat(unpacked(kept.get("episode", {})))
+        about = _flat(unpack(kept.get("episode", {})))
         if not about and isinstance(rows.episode.static.get("seed"), int):
             about["seed"] = rows.episode.static["seed"]
         if self._data_format == "hdf5":
@@ -424,7 +426,7 @@ class MinariWriter(StepWriter):
             for name, values in missing.items():
                 out.array(f"{_PART}/{name}", values)
             for name, value in kept.items():
-                out.array(f"{_PART}/{name}", unpacked(value))
+                out.array(f"{_PART}/{name}", unpack(value))
 
     def _write_table(
         self, path: Path, arrays: Mapping[str, Any], missing: Mapping[str, Any], steps: int
@@ -434,7 +436,7 @@ class MinariWriter(StepWriter):
         for name in sorted(arrays, key=lambda name: order.index(name.partition("/")[0])):
             meta, blocks, _ = arrays[name]
             if meta.is_object:
-                columns[name] = [each for block in blocks for each in block]
+                columns[name] = [value for block in blocks for value in block]
                 continue
             columns[name] = np.concatenate([np.empty((0, *meta.shape), meta.dtype), *blocks])
             space = self._spaces.get(name, {})
@@ -464,7 +466,7 @@ class MinariWriter(StepWriter):
             out.take(path, _PART, f"episode_{number}")
             for key, value in about.items():
                 plain = np.int64(value) if isinstance(value, int) else value
-                out.attribute(f"episode_{number}", key, packed(plain))
+                out.attribute(f"episode_{number}", key, pack(plain))
         else:
             place = folder / "data" / str(number)
             place.mkdir()

@@ -13,7 +13,7 @@ from typing import Any
 from warpdata.bytekit.io.files import FileRangeReader
 from warpdata.bytekit.io.ranges import FolderReader, RangeReader
 from warpdata.bytekit.jsontext import MAX_JSON_BYTES, parse_json_object
-from warpdata.errors import BlobNotFoundError, CorruptLayoutError, FormatError, WarpError
+from warpdata.errors import BlobNotFoundError, CorruptLayoutError, FormatError, WarpError, naming
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +83,8 @@ class Place:
     def read_json(self, name: str = "", *, max_bytes: int = MAX_JSON_BYTES) -> dict[str, Any]:
         """The JSON object in a file of at most `max_bytes`; an error names the file."""
         data = self.read(name, max_bytes=max_bytes)
-        try:
+        with naming(f"{self.name}/{name}" if name else self.name):
             return parse_json_object(data, max_bytes=max_bytes, allow_nan=True)
-        except FormatError as error:
-            raise type(error)(error.message, path=f"{self.name}/{name}" if name else self.name) from None
 
     def head(self, size: int, name: str = "") -> bytes:
         """The first bytes of a file; fewer if it is short, none if it is missing."""

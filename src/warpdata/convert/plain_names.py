@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Container, Mapping
-from typing import Any
 
-from warpdata.bytekit.lazy import cached_property
-from warpdata.bytekit.process.forks import Reopens
 from warpdata.formats.episodedir.documents import check_name, plain_part
 from warpdata.timeline.episode import Episode
-from warpdata.timeline.signal import Signal
-from warpdata.timeline.source import ReadOnlyDict, SourceAround
+from warpdata.timeline.source import LazySignals, SourceAround
 
 RENAMED = "renamed"
 """Key in the import notes of an episode: name of a signal or static item here -> its name in the source."""
@@ -39,26 +35,16 @@ def free_name(name: str, taken: Container[str]) -> str:
     return chosen
 
 
-class RenamedSource(Reopens, SourceAround):
+class RenamedSource(SourceAround):
     """An episode with other names for some signals and static items; `renamed` maps new names to old ones."""
 
     def __init__(self, episode: Episode, renamed: Mapping[str, str]) -> None:
-        super().__init__(episode.source)
+        inner, new = episode.source, {old: name for name, old in renamed.items()}
+        names, open_signal = inner.signals, lambda name: inner.signals[renamed.get(name, name)]
+        signals = LazySignals(lambda: [new.get(name, name) for name in names], open_signal)
+        static = lambda: {new.get(name, name): value for name, value in inner.static.items()}  # noqa: E731
+        super().__init__(inner, signals, static=static)
         self.renamed = renamed
-
-    @cached_property
-    def signals(self) -> Mapping[str, Signal]:
-        """The signals of the episode in their order."""
-        return self._rename(self.inner.signals)
-
-    @cached_property
-    def static(self) -> Mapping[str, Any]:
-        """The static items of the episode in their order."""
-        return self._rename(self.inner.static)
-
-    def _rename(self, items: Mapping[str, Any]) -> ReadOnlyDict:
-        new = {old: name for name, old in self.renamed.items()}
-        return ReadOnlyDict({new.get(name, name): value for name, value in items.items()})
 
 
 def with_plain_names(episode: Episode) -> Episode:

@@ -65,7 +65,7 @@ class Note:
 
     def to_json(self) -> dict[str, Any]:
         """The note as metadata keeps it, without empty fields."""
-        optional = {each.name: getattr(self, each.name) for each in fields(self)[2:]}
+        optional = {field.name: getattr(self, field.name) for field in fields(self)[2:]}
         stated = {name: value for name, value in optional.items() if value}
         return {"how": self.how, "records": self.records, **stated}
 
@@ -95,7 +95,7 @@ def metadata_of(meta: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     return kept if isinstance(kept, Mapping) else {}
 
 
-def called(note: Note, name: str, there: str) -> Note:
+def rename(note: Note, name: str, there: str) -> Note:
     """The note of a signal that has another name in the target."""
     if name == there:
         return note
@@ -221,7 +221,7 @@ class ConversionReceipt(Receipt):
     @property
     def is_exact(self) -> bool:
         """Whether every signal of every episode was kept exactly."""
-        return self.is_complete and all(set(each.counts) == {"kept"} for each in self.signals.values())
+        return self.is_complete and all(set(signal.counts) == {"kept"} for signal in self.signals.values())
 
     def to_json(self) -> dict[str, Any]:
         """The whole receipt; equal for an interrupted and continued run, except for `continued`."""
@@ -232,7 +232,7 @@ class ConversionReceipt(Receipt):
             "skipped": list(self.skipped),
             "supplied": dict(self.supplied),
             "notes": list(self.notes),
-            "signals": {name: each.to_json() for name, each in sorted(self.signals.items())},
+            "signals": {name: signal.to_json() for name, signal in sorted(self.signals.items())},
         }
 
     def to_keep(self) -> dict[str, Any]:
@@ -251,10 +251,10 @@ class ConversionReceipt(Receipt):
         yield f"{self.episodes} episodes {verb} {self.format}{version}: {self.source} -> {self.target}"
         if self.continued:
             yield f"  {self.continued} of them were finished by an earlier run"
-        yield from (f"  {name}: {each}" for name, each in sorted(self.signals.items()))
+        yield from (f"  {name}: {signal}" for name, signal in sorted(self.signals.items()))
         yield from (f"  supplied by you: {key} = {value}" for key, value in self.supplied.items())
         yield from (f"  {note}" for note in self.notes)
-        yield from (f"  skipped {each['id']}: {each['error']}" for each in self.skipped)
+        yield from (f"  skipped {entry['id']}: {entry['error']}" for entry in self.skipped)
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,7 +279,7 @@ class EpisodeNotes:
     @classmethod
     def of(cls, episode: Episode, steps: int, times: Times, *, is_assumed: bool = False) -> EpisodeNotes:
         """Notes of an episode with `steps` rows in the set; `is_assumed` marks a rate the source did not state."""
-        static = packed(dict(episode.static))
+        static = pack(dict(episode.static))
         if not len(times):
             return cls(steps, static=static)
         stated, start = stated_rate(episode.meta.get("fps")), int(times[0])
@@ -298,7 +298,7 @@ class EpisodeNotes:
             "fps": self.fps,
             "assumed": self.is_assumed,
             "start_ns": self.start_ns,
-            "times_ns": None if self.times is None else packed(self.times),
+            "times_ns": None if self.times is None else pack(self.times),
             "static": dict(self.static),
         }
         return {"steps": self.steps, **{key: value for key, value in optional.items() if value}}
@@ -312,7 +312,7 @@ class EpisodeNotes:
         if not isinstance(static, Mapping) or not isinstance(start, int) or isinstance(start, bool):
             return None
         try:
-            times, static = unpacked(stated.get("times_ns")), unpacked(static)
+            times, static = unpack(stated.get("times_ns")), unpack(static)
         except WarpError:
             return None
         if times is not None:
@@ -336,12 +336,12 @@ def parse_notes(document: bytes | None) -> dict[str, EpisodeNotes]:
     return {name: note for name, note in notes.items() if note is not None}
 
 
-def packed(value: Any) -> Any:
+def pack(value: Any) -> Any:
     """A value as JSON holds it: arrays keep dtype and shape, bytes stay bytes, invalid UTF-8 becomes `\\xff`."""
     if isinstance(value, list | tuple):  # mostly numbers, thousands of them in some sets
         types = set(map(type, value))
         is_plain = types <= {int, bool} or (types == {float} and all(map(math.isfinite, value)))
-        return list(value) if is_plain else [packed(item) for item in value]
+        return list(value) if is_plain else [pack(item) for item in value]
     if value is None or type(value) in (bool, int):
         return value
     if isinstance(value, np.ndarray | np.generic):
@@ -353,7 +353,7 @@ def packed(value: Any) -> Any:
     if isinstance(value, bytes):
         return {_BYTES: base64.b64encode(value).decode()}
     if isinstance(value, Mapping):
-        return {str(key): packed(item) for key, item in value.items()}
+        return {str(key): pack(item) for key, item in value.items()}
     raise TypeError(f"unsupported type of metadata: {type(value).__name__}")
 
 
@@ -362,7 +362,7 @@ def _packed_array(array: np.ndarray[Any, Any]) -> dict[str, Any]:
         raise LimitExceededError(f"an item of metadata of {array.nbytes} bytes")
     if array.dtype.kind in "OU":
         texts = [
-            item.decode("utf-8", "backslashreplace") if isinstance(item, bytes) else packed(str(item))
+            item.decode("utf-8", "backslashreplace") if isinstance(item, bytes) else pack(str(item))
             for item in array.ravel()
         ]
         return {_STRINGS: texts, "shape": list(array.shape)}
@@ -372,10 +372,10 @@ def _packed_array(array: np.ndarray[Any, Any]) -> dict[str, Any]:
     return {_ARRAY: raw, "dtype": array.dtype.str, "shape": list(array.shape)}
 
 
-def unpacked(value: Any) -> Any:
-    """The value that `packed` was given; CorruptLayoutError if the JSON is damaged."""
+def unpack(value: Any) -> Any:
+    """The value that `pack` was given; CorruptLayoutError if the JSON is damaged."""
     if isinstance(value, list):
-        return [unpacked(item) for item in value]
+        return [unpack(item) for item in value]
     if not isinstance(value, Mapping):
         return value
     try:
@@ -393,4 +393,4 @@ def unpacked(value: Any) -> Any:
             return float(value[_FLOAT])
     except (ValueError, TypeError, KeyError, binascii.Error) as error:
         raise CorruptLayoutError(f"damaged item of kept metadata ({error})") from None
-    return {key: unpacked(item) for key, item in value.items()}
+    return {key: unpack(item) for key, item in value.items()}

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from warpdata.bytekit.codec import decode_zstd_bounded, iter_decode_zstd, zstd_frame_size
 from warpdata.bytekit.io.commit import map_os_errors
 from warpdata.bytekit.io.ranges import RangeFile
-from warpdata.bytekit.lazy import cached_property
+from warpdata.bytekit.process.forks import cached_property
 from warpdata.convert.mcap.read import METADATA_FILE, McapLog, group_files
 from warpdata.convert.mcap.read import matches as is_mcap
 from warpdata.convert.messages import (
@@ -34,7 +34,6 @@ from warpdata.convert.messages import (
     MessageLog,
     Payloads,
     Stamps,
-    name_path,
 )
 from warpdata.convert.messages.cdr import CdrDecoder, parse_definition, ros_definition
 from warpdata.convert.messages.episode import Reading, Recordings, TimeKind
@@ -49,6 +48,7 @@ from warpdata.errors import (
     MissingExtraError,
     TruncatedError,
     WarpError,
+    naming,
 )
 
 _MAX_METADATA_BYTES = 64 << 20
@@ -202,7 +202,7 @@ class BagLog(MessageLog):
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         target = Path(folder) / "bag.db3"
         with (
-            name_path(self._path(file)),
+            naming(self._path(file)),
             contextlib.closing(self._place.open(self._files[file])) as reader,
             map_os_errors(target),
             open(target, "wb") as out,
@@ -323,5 +323,5 @@ class BagLog(MessageLog):
             raise CorruptLayoutError("message of a bag is not bytes", path=self._path(file))
         if str(self._stated.get("compression_mode") or "").upper() != "MESSAGE":
             return stored
-        with name_path(self._path(file)):
+        with naming(self._path(file)):
             return decode_zstd_bounded(stored, min(MAX_MESSAGE_BYTES, max(1 << 20, len(stored) << 10)))

@@ -17,7 +17,7 @@ from warpdata.bytekit.io.commit import commit_file
 from warpdata.convert.exporting import Progress, source_id, write_episode_files
 from warpdata.convert.receipt import ConversionReceipt, Note, note_of
 from warpdata.episodes.collection.episodes import Episodes
-from warpdata.episodes.sources.encoded import EncodedRun, encoded_run
+from warpdata.episodes.sources.encoded import encoded_run
 from warpdata.errors import FormatError, MissingExtraError
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.meta import RowType
@@ -130,11 +130,18 @@ def _send_sound(rerun: Any, recording: Any, name: str, signal: Signal, kind: Row
 def _send_camera(rerun: Any, recording: Any, name: str, signal: Signal) -> Note:
     run = encoded_run(signal)
     if run is not None and run.stream.codec in _MEDIA_TYPES and bool(run.shown.all()):
-        for times, pictures in _picture_blocks(run):
-            index = rerun.TimeColumn(TIMELINE, timestamp=times.astype("datetime64[ns]"))
-            media_types = [_MEDIA_TYPES[run.stream.codec]] * len(pictures)
-            columns = rerun.EncodedImage.columns(blob=pictures, media_type=media_types)
-            recording.send_columns(name, indexes=[index], columns=columns)
+        pictures: list[bytes] = []
+        size = 0
+        for count, data in enumerate(run.packets(), 1):
+            pictures.append(data)
+            size += len(data)
+            if size >= _BLOCK_BYTES or count == len(run):
+                times = run.ts_ns[count - len(pictures) : count].astype("datetime64[ns]")
+                media_types = [_MEDIA_TYPES[run.stream.codec]] * len(pictures)
+                columns = rerun.EncodedImage.columns(blob=pictures, media_type=media_types)
+                index = rerun.TimeColumn(TIMELINE, timestamp=times)
+                recording.send_columns(name, indexes=[index], columns=columns)
+                pictures, size = [], 0
         return note_of(signal)
     is_depth = signal.meta.dtype == np.uint16 and len(signal.meta.shape) == 2
     archetype = rerun.DepthImage if is_depth else rerun.Image
@@ -145,17 +152,6 @@ def _send_camera(rerun: Any, recording: Any, name: str, signal: Signal) -> Note:
     if run is None or run.stream.codec == "ffv1":
         return note_of(signal)
     return note_of(signal, "reencoded", f"decoded from {run.stream.codec} to pixels")
-
-
-def _picture_blocks(run: EncodedRun) -> Iterator[tuple[NDArray[np.int64], list[bytes]]]:
-    block: list[bytes] = []
-    size = start = 0
-    for count, data in enumerate(run.packets(), 1):
-        block.append(data)
-        size += len(data)
-        if size >= _BLOCK_BYTES or count == len(run):
-            yield run.ts_ns[start:count], block
-            block, size, start = [], 0, count
 
 
 def _blocks(signal: Signal) -> Iterator[tuple[NDArray[np.int64], NDArray[Any]]]:

@@ -16,21 +16,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.arrays import dtype_of, read_only
-from warpdata.bytekit.lazy import cached_property
-from warpdata.bytekit.process.forks import Reopens
+from warpdata.bytekit.process.forks import Reopens, cached_property
 from warpdata.convert.aligning import Times, grid_times
 from warpdata.convert.place import Place
 from warpdata.convert.receipt import MAX_DOCUMENT_BYTES, RECEIPT_FILE, EpisodeNotes, parse_notes
 from warpdata.episodes.collection.episodes import EpisodesSource
-from warpdata.episodes.sources.cameras import StillsSignal
-from warpdata.episodes.sources.file_video import FileVideo, SourceVideo
+from warpdata.episodes.sources.cameras import FileVideo, SourceVideo, StillsSignal
 from warpdata.errors import CorruptLayoutError, LimitExceededError, UnsupportedDtypeError
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.memory import check_increasing
 from warpdata.timeline.meta import OBJECT, Kind, Role, RowType, SignalMeta, numeric_kind
 from warpdata.timeline.ragged import as_objects
 from warpdata.timeline.signal import ClockedSignal, Signal
-from warpdata.timeline.source import STEPS, LazySignals, Outcome, StatedSource, StepClock
+from warpdata.timeline.source import STEPS, EpisodeSource, LazySignals, Outcome, StepClock
 from warpdata.timeline.times import MAX_GRID
 
 OBSERVATIONS = "observations"
@@ -82,6 +80,13 @@ class Rows:
     def part(self, start: int, stop: int) -> Rows:
         """A run of the rows."""
         return replace(self, count=stop - start, read=partial(_read_part, self.read, start))
+
+    def stills(
+        self, name: str, times: Callable[[], Times], place: str, *, role: Role, clock: str | None
+    ) -> Signal:
+        """The signal of a camera, of rows that are pictures."""
+        more: dict[str, Any] = {"role": role, "clock": clock, "has_axis": self.has_axis}
+        return StillsSignal(name, self.read, self.count, times, place, **more)  # type: ignore[arg-type]
 
     def as_pictures(self, *, has_axis: bool = False) -> Rows:
         """Rows of bytes as JPEG or PNG pictures."""
@@ -160,7 +165,7 @@ class EpisodeColumn:
         if rows.video is not None:
             return FileVideo(rows.video, own_times, name=name, role=self.role, clock=clock)
         if rows.is_pictures:
-            return PicturesSignal(name, rows, own_times, self.role, clock, place)
+            return rows.stills(name, own_times, place, role=self.role, clock=clock)
         kind = rows.kind or image_kind(rows.dtype, rows.shape) or numeric_kind(rows.shape)
         row_type = RowType(rows.dtype, rows.shape) if kind == "ragged" else None
         dtype, shape = (rows.dtype, rows.shape) if row_type is None else (OBJECT, ())
@@ -203,10 +208,11 @@ class Parts:
 class SteppedEpisodes(Reopens, EpisodesSource):
     """A foreign set as episodes: a subclass gives the ids and the parts of each episode."""
 
-    _place: Place
-    _fps: float | None = None
-    """Steps per second that the caller gave."""
     _receipt_file = RECEIPT_FILE
+
+    def __init__(self, place: Place, fps: float | None = None) -> None:
+        """`fps` are the steps per second that the caller gave."""
+        self._place, self.name, self._fps = place, place.name, fps
 
     @abstractmethod
     def parts(self, position: int) -> Parts:
@@ -215,11 +221,6 @@ class SteppedEpisodes(Reopens, EpisodesSource):
     def open(self, position: int) -> Episode:
         """The episode at a position."""
         return Episode(_open_source(self, position))
-
-    @property
-    def name(self) -> str:
-        """Path or URL of the set."""
-        return self._place.name
 
     def own_document(self) -> bytes | None:
         """The document that warpdata writes into sets it exports, if there is one."""
@@ -246,7 +247,7 @@ class SteppedEpisodes(Reopens, EpisodesSource):
         return replace(parts, fps=note.fps, start_ns=note.start_ns, times=note.times)
 
 
-def _open_source(episodes: SteppedEpisodes, position: int) -> ForeignSource:
+def _open_source(episodes: SteppedEpisodes, position: int) -> EpisodeSource:
     parts = episodes.parts(position)
     note = episodes.own_notes.get(episodes.note_key(position))
     if note is not None and note.steps == parts.steps:
@@ -267,7 +268,7 @@ def _open_source(episodes: SteppedEpisodes, position: int) -> ForeignSource:
     )
     clock = StepClock(STEPS, parts.outcome, partial(times, parts.steps), parts.steps)
     meta = {"steps": clock.to_json(), "fps": fps, "fps_from": origin, **parts.meta}
-    source = ForeignSource(parts.id, signals, parts.static, meta, clock, place)
+    source = EpisodeSource(parts.id, signals, parts.static, meta, clock, place)
     source.reopen_by(_open_source, episodes, position)
     return source
 
@@ -326,53 +327,3 @@ class RowsSignal(Reopens, ClockedSignal):
         if high - low <= 4 * len(indices) + 64:
             return read_only(self._values_in(range(low, high))[indices - low])
         return read_only(np.concatenate([self._values_in(range(row, row + 1)) for row in indices.tolist()]))
-
-
-class PicturesSignal(Reopens, StillsSignal):
-    """Encoded pictures of a foreign file."""
-
-    def __init__(
-        self, name: str, rows: Rows, times: Callable[[], Times], role: Role, clock: str | None, place: str
-    ) -> None:
-        super().__init__(name, role=role, clock=clock, has_axis=rows.has_axis)
-        self._rows, self._times, self._place = rows, times, place
-
-    @property
-    def place(self) -> str:
-        """The file and the episode in it."""
-        return self._place
-
-    def pictures(self, rows: Sequence[int]) -> list[bytes]:
-        """The encoded pictures; neighbouring ones by one read."""
-        low, high = min(rows), max(rows) + 1
-        if high - low <= 2 * len(rows):
-            run = self._rows.read(low, high)
-            return [run[row - low] for row in rows]
-        return [self._rows.read(row, row + 1)[0] for row in rows]
-
-    def __len__(self) -> int:
-        return self._rows.count
-
-    def _clock(self) -> Times:
-        return self._times()
-
-
-class ForeignSource(Reopens, StatedSource):
-    """An episode of a foreign set, with metadata under the name of its format."""
-
-    def __init__(
-        self,
-        id: str,  # noqa: A002 - the word of the model
-        signals: Mapping[str, Signal],
-        static: Mapping[str, Any],
-        meta: Mapping[str, Any] | Callable[[], Mapping[str, Any]],
-        steps: StepClock,
-        place: str,
-    ) -> None:
-        super().__init__(id, signals, static, meta, steps)
-        self._place = place
-
-    @property
-    def place(self) -> str | None:
-        """The set and the episode in it, for messages."""
-        return self._place

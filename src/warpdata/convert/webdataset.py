@@ -11,7 +11,7 @@ import os
 import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Unpack
@@ -22,8 +22,7 @@ from numpy.typing import NDArray
 from warpdata.bytekit.arrays import padding_to
 from warpdata.bytekit.io.ranges import BytesRangeReader, PartRangeReader, RangeReader
 from warpdata.bytekit.jsontext import dump_json, parse_json
-from warpdata.bytekit.lazy import cached_property
-from warpdata.bytekit.process.forks import PerProcess, Reopens
+from warpdata.bytekit.process.forks import PerProcess, Reopens, cached_property
 from warpdata.convert.aligning import stated_rate
 from warpdata.convert.exporting import ExportOptions, Part, StepColumn, StepRows, StepWriter
 from warpdata.convert.place import Place, foreign_errors
@@ -31,8 +30,8 @@ from warpdata.convert.receipt import ConversionReceipt, EpisodeNotes, metadata_o
 from warpdata.convert.stepped import EpisodeColumn, Parts, Read, Rows, SteppedEpisodes, numeric_type
 from warpdata.convert.tables.npz import NpzFile, npy_array
 from warpdata.episodes.collection.episodes import Episodes
+from warpdata.episodes.sources.cameras import SourceVideo
 from warpdata.episodes.sources.encoded import encoded_camera, encoded_run
-from warpdata.episodes.sources.file_video import SourceVideo
 from warpdata.errors import (
     BadMagicError,
     BlobNotFoundError,
@@ -224,7 +223,8 @@ class TarEpisodes(SteppedEpisodes):
     """Samples of tar shards."""
 
     def __init__(self, place: Place, per: Per | None, fps: float | None) -> None:
-        self._place, self._per, self._fps = place, per, fps
+        super().__init__(place, fps)
+        self._per = per
         names = [""] if place.is_file else [name for name in place.children() if name.endswith(".tar")]
         if not names:
             raise BlobNotFoundError("no tar shard in this folder", path=place.name)
@@ -288,7 +288,7 @@ class TarEpisodes(SteppedEpisodes):
         """An episode that warpdata wrote: under its own names, with its roles, times and static items."""
         note = EpisodeNotes.from_json(own)
         entries = [about if isinstance(about, Mapping) else {} for about in own["signals"].values()]
-        are_whole = all(isinstance(each.get("field"), str) and each.get("role") in ROLES for each in entries)
+        are_whole = all(isinstance(item.get("field"), str) and item.get("role") in ROLES for item in entries)
         if note is None or not 0 <= note.steps <= steps or not are_whole:
             raise CorruptLayoutError(f"{OWN_FIELD} is damaged", path=place)
         named: dict[str, EpisodeColumn] = {}
@@ -300,7 +300,7 @@ class TarEpisodes(SteppedEpisodes):
             text = texts.get(key)
             if key in columns:
                 rows, at = columns[key].rows, at if at is not None else columns[key].at
-            elif isinstance(text, list) and all(isinstance(each, str) for each in text):
+            elif isinstance(text, list) and all(isinstance(item, str) for item in text):
                 rows = Rows.of(as_objects(text), "text")
             else:
                 raise CorruptLayoutError(f"field {field!r} is missing", path=place)
@@ -308,7 +308,7 @@ class TarEpisodes(SteppedEpisodes):
                 rows = replace(
                     rows, kind="ragged", shape=rows.shape[1:], read=partial(_read_objects, rows.read)
                 )
-            if at is not None and (len(at) != rows.count or not all(0 <= each < note.steps for each in at)):
+            if at is not None and (len(at) != rows.count or not all(0 <= row < note.steps for row in at)):
                 at = None if rows.count == note.steps + 1 else range(rows.count)
             named[signal] = _column(rows, about["role"], at, note.steps)
         return self.with_note(Parts(name, note.steps, named, place=place), note)
@@ -376,7 +376,7 @@ class TarEpisodes(SteppedEpisodes):
         """Signals of numbered pictures and arrays, with the numbers of these."""
         pictures: dict[str, tuple[Rows, list[int]]] = {}
         for (stem, kind), listed in frames.items():
-            listed.sort(key=lambda each: each[0])
+            listed.sort(key=lambda pair: pair[0])
             numbers = [number for number, _ in listed]
             signal = stem if stem not in taken and stem not in pictures else f"{stem}.{kind}"
             if len(set(numbers)) != len(numbers):
@@ -446,17 +446,18 @@ def write(
     return SampleWriter(chosen, shard_bytes, prefix).write(episodes, target, **options)
 
 
+@dataclass
 class SampleWriter(StepWriter):
     """Tar shards, filled one after the other."""
 
     format = "webdataset"
     holds_ragged = True
-
-    def __init__(self, per: Per, shard_bytes: int, prefix: str) -> None:
-        self._per, self._limit, self._prefix = per, shard_bytes, prefix
-        self._count = self._bytes = 0
-        self._path: Path | None = None
-        """The shard that is being filled."""
+    _per: Per
+    _limit: int
+    _prefix: str
+    _path: Path | None = None
+    """The shard that is being filled."""
+    _count = _bytes = 0
 
     def make(self, rows: StepRows, scratch: Path) -> Part:
         """The samples of one episode, one after the other in a file."""

@@ -16,6 +16,7 @@ import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Unpack
@@ -28,8 +29,7 @@ from warpdata.bytekit.codec import zstd_frame_size
 from warpdata.bytekit.io.commit import commit_file, commit_folder
 from warpdata.bytekit.io.ranges import RangeFile
 from warpdata.bytekit.jsontext import parse_json_object
-from warpdata.bytekit.lazy import cached_property
-from warpdata.bytekit.process.forks import PerProcess, Reopens
+from warpdata.bytekit.process.forks import PerProcess, Reopens, cached_property
 from warpdata.convert.aligning import seconds_as_times
 from warpdata.convert.exporting import ExportOptions, Part, StepRows, StepWriter
 from warpdata.convert.place import Place, check_inside, foreign_errors
@@ -38,8 +38,8 @@ from warpdata.convert.receipt import (
     RECEIPT_FILE,
     ConversionReceipt,
     metadata_of,
-    packed,
-    unpacked,
+    pack,
+    unpack,
 )
 from warpdata.convert.stepped import EpisodeColumn, Parts, Rows, SteppedEpisodes, numeric_type
 from warpdata.convert.tables.mapping import bounds_of
@@ -114,7 +114,8 @@ class ReplayBuffer(SteppedEpisodes):
     """data/<key>, all of one length, and meta/episode_ends."""
 
     def __init__(self, place: Place, fps: float | None, times: str | None) -> None:
-        self._place, self._fps, self._times = place, fps, times
+        super().__init__(place, fps)
+        self._times = times
         self._tree = ZarrTree(place)
         _ = self.bounds  # a tree that is no replay buffer is refused at once
 
@@ -197,13 +198,13 @@ class ReplayBuffer(SteppedEpisodes):
     def metadata(self) -> Mapping[str, Any]:
         """The arrays beside the rows, and all attributes."""
         beside = [path for path in self.paths if not path.startswith(("data/", RAGGED)) and path != ENDS]
-        arrays = {path: packed(ZarrArray(self._tree, path).whole(_MAX_METADATA_BYTES)) for path in beside}
+        arrays = {path: pack(ZarrArray(self._tree, path).whole(_MAX_METADATA_BYTES)) for path in beside}
         attributes: dict[str, Any] = {}
         for path, _, file in (name.rpartition("/") for name in self._tree.names()):
             node = {} if file == ".zarray" else self._tree.node(path, file)
             stated = node if file == ".zattrs" else node.get("attributes")
             if stated:
-                attributes[path] = packed(stated)
+                attributes[path] = pack(stated)
         kept = {"arrays": arrays, "attributes": attributes}
         return {"zarr": {key: value for key, value in kept.items() if value}}
 
@@ -213,17 +214,16 @@ def _read_ragged(values: Rows, offsets: NDArray[np.int64], start: int, stop: int
     return split_rows(values.read(low, high), offsets[start : stop + 1] - low)
 
 
-def _open_zip(place: Place) -> zipfile.ZipFile:
-    with foreign_errors(ZIP_ERRORS, "not a readable zip archive", place.name):
-        return zipfile.ZipFile(RangeFile(place.open()))
-
-
 class ZarrTree(Reopens):
     """The files of a Zarr tree by key: metadata documents and chunks."""
 
     def __init__(self, place: Place) -> None:
         self.place, self.name = place, place.name
-        self._zip = PerProcess(partial(_open_zip, place))
+        self._zip = PerProcess(self._open_zip)
+
+    def _open_zip(self) -> zipfile.ZipFile:
+        with foreign_errors(ZIP_ERRORS, "not a readable zip archive", self.name):
+            return zipfile.ZipFile(RangeFile(self.place.open()))
 
     def names(self) -> list[str]:
         """The keys of all metadata documents, sorted."""
@@ -336,30 +336,30 @@ class ChunkFiles(Mapping[str, Any]):
         if data is None:
             raise KeyError(key)
         if is_chunk and self._size is not None and self._size <= MAX_CHUNK_BYTES:
-            self._check_chunk(key, data, self._size)
+            # Raise unless a compressed chunk expands to the bytes of its array.
+            size = self._size
+            actual: int | None = None
+            try:
+                with foreign_errors(_STREAM_ERRORS, f"damaged chunk {key!r}", self._tree.name):
+                    if self._codec in _STREAMS:
+                        actual = len(_STREAMS[self._codec]().decompress(data, size + 1))
+                    elif self._codec == "blosc":
+                        actual = int.from_bytes(data[4:8], "little") if len(data) >= 16 else 0
+                    elif self._codec == "lz4":
+                        actual = int.from_bytes(data[:4], "little")
+                    elif self._codec == "zstd":
+                        actual = zstd_frame_size(data)
+            except FormatError as error:
+                if error.path:
+                    raise
+                fact = f"damaged chunk {key!r} ({error.message})"
+                raise CorruptLayoutError(fact, path=self._tree.name) from None
+            if actual is not None and actual != size:
+                fact = f"chunk {key!r} expands to {actual} bytes, expected {size}"
+                raise (LimitExceededError if actual > size else CorruptLayoutError)(
+                    fact, path=self._tree.name
+                )
         return _zarr().core.buffer.cpu.Buffer.from_bytes(data)
-
-    def _check_chunk(self, key: str, data: bytes, size: int) -> None:
-        """Raise unless a compressed chunk expands to the bytes of its array."""
-        actual: int | None = None
-        try:
-            with foreign_errors(_STREAM_ERRORS, f"damaged chunk {key!r}", self._tree.name):
-                if self._codec in _STREAMS:
-                    actual = len(_STREAMS[self._codec]().decompress(data, size + 1))
-                elif self._codec == "blosc":
-                    actual = int.from_bytes(data[4:8], "little") if len(data) >= 16 else 0
-                elif self._codec == "lz4":
-                    actual = int.from_bytes(data[:4], "little")
-                elif self._codec == "zstd":
-                    actual = zstd_frame_size(data)
-        except FormatError as error:
-            if error.path:
-                raise
-            fact = f"damaged chunk {key!r} ({error.message})"
-            raise CorruptLayoutError(fact, path=self._tree.name) from None
-        if actual is not None and actual != size:
-            fact = f"chunk {key!r} expands to {actual} bytes, expected {size}"
-            raise (LimitExceededError if actual > size else CorruptLayoutError)(fact, path=self._tree.name)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._tree.names())
@@ -405,19 +405,18 @@ def write(
     return ReplayBufferWriter(compressor).write(episodes, target, **options)
 
 
+@dataclass
 class ReplayBufferWriter(StepWriter):
     """Appends the rows of every episode to the arrays of their signals, in whole chunks."""
 
     format, version = "zarr", "2"
     holds_ragged = True
-
-    def __init__(self, compressor: Compressor) -> None:
-        self._compressor = compressor
-        self._arrays: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {}
-        """The arrays of the signals by path: the type and the shape of a row."""
-        self._ends: list[int] = []
-        self._pending: dict[str, list[NDArray[Any]]] = {}
-        """Rows of every array that do not fill a chunk yet."""
+    _compressor: Compressor
+    _arrays: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = field(default_factory=dict)
+    """The arrays of the signals by path: the type and the shape of a row."""
+    _ends: list[int] = field(default_factory=list)
+    _pending: dict[str, list[NDArray[Any]]] = field(default_factory=dict)
+    """Rows of every array that do not fill a chunk yet."""
 
     @contextlib.contextmanager
     def open(self, target: Path) -> Iterator[Any]:
@@ -433,7 +432,7 @@ class ReplayBufferWriter(StepWriter):
         ):
             yield zarr.open_group(tree, mode="w", zarr_format=2)
             with os.fdopen(os.dup(new.fd), "w+b") as file, zipfile.ZipFile(file, "w") as archive:
-                for path in sorted(each for each in Path(tree).rglob("*") if each.is_file()):
+                for path in sorted(member for member in Path(tree).rglob("*") if member.is_file()):
                     entry = zipfile.ZipInfo(path.relative_to(tree).as_posix())  # no time: equal bytes
                     archive.writestr(entry, path.read_bytes())
             new.position = os.fstat(new.fd).st_size
@@ -510,7 +509,7 @@ class ReplayBufferWriter(StepWriter):
         for path in self._pending:
             self._write_chunks(path, is_last=True)
         kept = metadata_of(episodes.metadata, "zarr")
-        beside = {path: np.asarray(unpacked(value)) for path, value in kept.get("arrays", {}).items()}
+        beside = {path: np.asarray(unpack(value)) for path, value in kept.get("arrays", {}).items()}
         for path, values in {**beside, ENDS: np.array(self._ends, np.int64)}.items():
             if values.dtype.kind not in "biufS":
                 raise CorruptLayoutError(f"array {path!r} of {values.dtype} cannot be written")
@@ -519,7 +518,7 @@ class ReplayBufferWriter(StepWriter):
         for path, value in kept.get("attributes", {}).items():
             node = self.out.get(path) if path else self.out
             if node is not None:
-                node.attrs.update(unpacked(value))
+                node.attrs.update(unpack(value))
         root = Path(self.out.store.root)
         for group in root.glob("data/*/**/.zgroup"):  # every member of data would be an array
             group.unlink()

@@ -15,8 +15,8 @@ import numpy.typing as npt
 from warpdata.bytekit.arrays import dtype_named
 from warpdata.bytekit.io.commit import map_os_errors, remove_temps_of
 from warpdata.bytekit.io.files import FileRangeReader
-from warpdata.bytekit.process.forks import NoPickle, run_in_child
-from warpdata.bytekit.process.locks import FileLock, ThreadLock
+from warpdata.bytekit.process.forks import NoPickle, ThreadLock, run_in_child
+from warpdata.bytekit.process.locks import FileLock
 from warpdata.corpora.rows import Rows, RowStatistics
 from warpdata.corpora.side_table import COLUMN_DTYPES, extend_side_table, side_rows
 from warpdata.errors import (

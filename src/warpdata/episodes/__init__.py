@@ -17,7 +17,7 @@ __getattr__, __dir__ = lazy_names(
         "RecordingStatus": "warpdata.episodes.record.status",
         "SimpleSignal": "warpdata.episodes.sources.disk_episode",
         "SimpleSignalWriter": "warpdata.episodes.record.recorder",
-        "VideoOptions": "warpdata.formats.episodedir.images",
+        "VideoOptions": "warpdata.formats.episodedir.documents",
         "VideoSignal": "warpdata.episodes.sources.cameras",
         "VideoSignalWriter": "warpdata.episodes.record.recorder",
         "WShardStreamWriter": "warpdata.episodes.record.steps",

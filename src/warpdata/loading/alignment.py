@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.lazy import cached_property
+from warpdata.bytekit.process.forks import cached_property
 from warpdata.episodes.collection.facts import column_table
 from warpdata.errors import DatasetError, nearest, require_integer
 from warpdata.loading.field import Field, FieldRows
@@ -17,9 +17,9 @@ from warpdata.sql.columns import folded
 from warpdata.sql.engine import matching_rows, parse_condition
 from warpdata.timeline.episode import Episode, same_clock
 from warpdata.timeline.meta import ROLES
-from warpdata.timeline.sampling import Align, align_signal, aligned_values, shares
 from warpdata.timeline.signal import Signal
-from warpdata.timeline.times import INT64_MAX, MAX_GRID, checked_rate, moved, ns_between, rate_grid
+from warpdata.timeline.steps import Align, align_signal, aligned_values, shares
+from warpdata.timeline.times import INT64_MAX, MAX_GRID, add_offsets, checked_rate, ns_between, rate_grid
 
 Int64s = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -176,7 +176,7 @@ class Clock:
             age = ns_between(anchors[:, None], self.stamps[positions])
             is_young = True if max_age_ns is None else (np.abs(age) <= max_age_ns) | (offsets != 0)
             return Aligned(positions, inside, inside & is_young, age)
-        return self._at_times(moved(anchors[:, None], offsets), align, bounds, end_ns, max_age_ns)
+        return self._at_times(add_offsets(anchors[:, None], offsets), align, bounds, end_ns, max_age_ns)
 
     def _at_times(
         self, times: Int64s, align: Align, bounds: Any, end_ns: int, max_age_ns: int | None

@@ -10,8 +10,7 @@ import numpy as np
 
 from warpdata.bytekit.checksum import sha256_hex
 from warpdata.bytekit.jsontext import dump_json
-from warpdata.bytekit.process.forks import PerProcess
-from warpdata.bytekit.process.locks import ThreadLock
+from warpdata.bytekit.process.forks import PerProcess, ThreadLock
 from warpdata.corpora.rows import decode_rows, raw_dtype
 from warpdata.corpora.shuffled import RowBlocks, default_block_rows
 from warpdata.corpora.source import FixedOrderSource

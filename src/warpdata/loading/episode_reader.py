@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.lazy import BLOCK_CACHE
 from warpdata.bytekit.memory import RecycledArrays
-from warpdata.bytekit.process.locks import ThreadLock
+from warpdata.bytekit.process.forks import ThreadLock
 from warpdata.episodes.sources.cameras import ImageRequest, StillsSignal, VideoSignal, empty_images
 from warpdata.errors import BlobNotFoundError, FormatError, SchemaMismatchError, WarpError
 from warpdata.formats.episodedir.video import Picture, planes_shape, scale_image
@@ -24,8 +24,8 @@ from warpdata.loading.poses import subtract
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.memory import JoinedSignal
 from warpdata.timeline.ragged import pad_rows
-from warpdata.timeline.sampling import blank_values, mixed_values
 from warpdata.timeline.signal import MappedRows, Signal, SignalView
+from warpdata.timeline.steps import blank_values, mixed_values
 
 DAMAGE = (FormatError, BlobNotFoundError)
 """Errors that make an episode unreadable: bytes that are wrong or missing. A failing connection is no damage."""

@@ -12,15 +12,15 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from warpdata.bytekit.lazy import cached_property
+from warpdata.bytekit.process.forks import cached_property
 from warpdata.episodes.collection.jobs import code_name
 from warpdata.errors import SchemaMismatchError, WarpError, nearest, require_word, suggests
 from warpdata.formats.episodedir.scaling import RESIZES, ImageView, view_image
 from warpdata.loading.poses import POSES, pose_width
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.meta import OBJECT, SignalMeta
-from warpdata.timeline.sampling import Align, check_align
 from warpdata.timeline.signal import Signal
+from warpdata.timeline.steps import Align, check_align
 from warpdata.timeline.times import checked_rate
 
 Transform = Callable[[NDArray[Any], np.random.Generator], Any]

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from warpdata.bytekit.lazy import cached_property
+from warpdata.bytekit.process.forks import cached_property
 from warpdata.bytekit.process.threads import ThreadPool
 from warpdata.errors import WarpError
 from warpdata.loading.alignment import Int64s

@@ -24,9 +24,8 @@ import numpy as np
 from warpdata.bytekit.checksum import sha256_hex
 from warpdata.bytekit.io.commit import write_file
 from warpdata.bytekit.jsontext import dump_json
-from warpdata.bytekit.lazy import cached_property
 from warpdata.bytekit.memory import RecycledArrays
-from warpdata.bytekit.process.locks import ThreadLock
+from warpdata.bytekit.process.forks import ThreadLock, cached_property
 from warpdata.bytekit.process.threads import ThreadPool, map_in_threads
 from warpdata.episodes.collection.episodes import Episodes, EpisodesSource
 from warpdata.episodes.collection.local import LocalDataset
@@ -156,10 +155,12 @@ class SampleTable:
 class GrowingRoot(EpisodesSource):
     """The episodes of a root in the order they were seen: finished ones, and those being recorded."""
 
+    knows_signals = False  # an episode that grows has more records each time
+
     def __init__(self, dataset: LocalDataset, ids: Sequence[str] = ()) -> None:
         if not isinstance(dataset.folder, Path):
             raise ValueError("only a root on this machine can be followed")
-        self._dataset = dataset
+        self._dataset, self.name = dataset, str(dataset.root)
         self._ids = list(ids)
         self._finished: dict[str, int] = {}
         self.refresh()
@@ -189,16 +190,6 @@ class GrowingRoot(EpisodesSource):
         if live is None:
             raise BlobNotFoundError(f"episode {name!r} is gone, or not yet readable", path=self.name)
         return live
-
-    @property
-    def knows_signals(self) -> bool:
-        """False: an episode that grows has more records each time."""
-        return False
-
-    @property
-    def name(self) -> str:
-        """The path of the root."""
-        return str(self._dataset.root)
 
     def address(self) -> dict[str, Any] | None:
         """The root."""

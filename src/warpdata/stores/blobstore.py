@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from warpdata.bytekit.checksum import RunningSha256, crc32c
 from warpdata.bytekit.io.files import FileRangeReader, FileStamp, check_regular
 from warpdata.bytekit.io.ranges import Range, check_range, read_coalesced
-from warpdata.bytekit.process.locks import ThreadLock
+from warpdata.bytekit.process.forks import ThreadLock
 from warpdata.errors import BlobChangedError, ChecksumError, StoreError, TruncatedError
 
 if TYPE_CHECKING:

@@ -27,8 +27,7 @@ from warpdata.bytekit.checksum import RunningSha256, crc32c
 from warpdata.bytekit.io import commit
 from warpdata.bytekit.io.files import FileStamp
 from warpdata.bytekit.process import locks, system
-from warpdata.bytekit.process.forks import run_in_child
-from warpdata.bytekit.process.locks import ThreadLock
+from warpdata.bytekit.process.forks import ThreadLock, run_in_child
 from warpdata.errors import PermissionError_, StoreError, UnavailableError
 from warpdata.stores.blobstore import PAGE_BYTES, checked_pages, page_count
 

@@ -11,8 +11,7 @@ from itertools import accumulate
 from queue import SimpleQueue
 
 from warpdata.bytekit.io.ranges import Range, total_bytes
-from warpdata.bytekit.process.forks import run_in_child
-from warpdata.bytekit.process.locks import ThreadLock
+from warpdata.bytekit.process.forks import ThreadLock, run_in_child
 from warpdata.bytekit.process.threads import ThreadPool, start_thread
 from warpdata.errors import WarpError
 from warpdata.stores.blobs import BlobReader

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from warpdata.bytekit.io.ranges import Range, total_bytes
-from warpdata.bytekit.process.locks import ThreadLock
+from warpdata.bytekit.process.forks import ThreadLock
 from warpdata.errors import BudgetExceededError, LimitExceededError, TruncatedError, UnavailableError
 from warpdata.stores.blobstore import Blob, BlobInfo, BlobStore, Chunks, FileDigest, blob_name
 

@@ -33,12 +33,12 @@ def text(value: Any) -> str:
 
 def html_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table; cells are HTML already."""
-    head = "".join(f"<th>{text(each)}</th>" for each in header)
+    head = "".join(f"<th>{text(title)}</th>" for title in header)
     body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def titled(title: str, *parts: str) -> str:
+def titled_card(title: str, *parts: str) -> str:
     """A card with its title."""
     return f"<div><strong>{text(title)}</strong>{''.join(parts)}</div>"
 
@@ -79,8 +79,8 @@ def signal_card(name: str, signal: Signal) -> str:
         limits = limits_of(signal)
         frames = (shrink_pixels(as_pixels(frame, limits), _SIDE) for frame in signal[rows].values())
         return " ".join(
-            picture_html(each, f"{name}, frame {row}")
-            for each, row in zip(frames, rows.tolist(), strict=True)
+            picture_html(picture, f"{name}, frame {row}")
+            for picture, row in zip(frames, rows.tolist(), strict=True)
         )
     if signal.meta.rows is not None:
         return sparkline_svg(signal._lengths())

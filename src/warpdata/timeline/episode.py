@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.errors import NoStepsError, TimeRangeError, nearest, require_kind
-from warpdata.timeline.cards import items_card, plot_episode, signals_card, titled
+from warpdata.timeline.cards import items_card, plot_episode, signals_card, titled_card
 from warpdata.timeline.memory import ArraySignal
 from warpdata.timeline.meta import Role
-from warpdata.timeline.sampling import Align, Before, Samples, sample_signals
 from warpdata.timeline.signal import Signal, positive_step, value_at
 from warpdata.timeline.source import (
     EpisodeSource,
     LazySignals,
     Outcome,
-    SampledSource,
-    StatedSource,
     StepClock,
-    WindowSource,
     change_signals,
     named_error,
+    sampled_source,
+    window_source,
 )
-from warpdata.timeline.steps import PREFIXES, Steps, StepTimes
+from warpdata.timeline.steps import PREFIXES, Align, Before, Samples, Steps, sample_signals
 from warpdata.timeline.times import as_int, as_int_array, checked_rate, grid, is_many, rate_grid
 
 _GATED: tuple[Role, ...] = ("observation", "action")
@@ -70,7 +69,7 @@ class Episode(Mapping[str, Any]):
             name: signal.named(name) if isinstance(signal, ArraySignal) else signal
             for name, signal in signals.items()
         }
-        return cls(StatedSource(id, named, static or {}, meta or {}, steps))
+        return cls(EpisodeSource(id, named, static or {}, meta or {}, steps))
 
     @property
     def source(self) -> EpisodeSource:
@@ -217,8 +216,7 @@ class Episode(Mapping[str, Any]):
     @property
     def steps(self) -> Steps:
         """The episode by step, on the clock that was declared or that the actions share."""
-        clock = self._source.step_clock or self._action_clock()
-        return Steps(self.signals, self._clock_times(clock), clock=clock.name, outcome=clock.outcome)
+        return Steps(self.signals, self._with_times(self._source.step_clock or self._action_clock()))
 
     def steps_at(
         self,
@@ -240,10 +238,14 @@ class Episode(Mapping[str, Any]):
             if clock not in self._source.signals and clock not in self._clocks():
                 known = [*self._source.signals, *self._clocks()]
                 raise KeyError(f"no signal or clock {clock!r} in this episode.{nearest(clock, known)}")
-            times, name = self._clock_times(StepClock(clock, outcome)), clock
+            steps = self._with_times(StepClock(clock, outcome))
         else:
-            times, name = StepTimes.of(self._rate_grid(rate_hz)), f"{rate_hz:g} Hz"
-        return Steps(self.signals, times, clock=name, outcome=outcome, align=align, max_age_ns=max_age_ns)
+            rate = checked_rate(rate_hz)
+            gated = [signal for signal in self._filled() if signal.meta.role in _GATED] or self._filled()
+            start = max(signal.first_ts_ns for signal in gated)
+            stop = max(signal.last_ts_ns for signal in gated)
+            steps = StepClock.of(f"{rate_hz:g} Hz", rate_grid(start, stop, rate), outcome)
+        return Steps(self.signals, steps, align=align, max_age_ns=max_age_ns)
 
     @property
     def tensors(self) -> Any:
@@ -252,35 +254,32 @@ class Episode(Mapping[str, Any]):
 
         return tensors_of(self)
 
-    def _rate_grid(self, rate_hz: Any) -> NDArray[np.int64]:
-        rate = checked_rate(rate_hz)
-        gated = [signal for signal in self._filled() if signal.meta.role in _GATED] or self._filled()
-        start = max(signal.first_ts_ns for signal in gated)
-        stop = max(signal.last_ts_ns for signal in gated)
-        return rate_grid(start, stop, rate)
-
-    def _clock_times(self, clock: StepClock) -> StepTimes:
-        if clock.times is not None and clock.count is not None:
-            return StepTimes(clock.count, clock.times)
+    def _with_times(self, clock: StepClock) -> StepClock:
+        """A clock with its times and their number."""
         if clock.times is not None:
-            return StepTimes.of(clock.times())
+            return (
+                clock if clock.count is not None else StepClock.of(clock.name, clock.times(), clock.outcome)
+            )
         signals = self._source.signals
         if clock.name in signals:
-            return _times_of(signals[clock.name])
-        shared = [each for each in signals.values() if each.meta.clock == clock.name]
+            signal = signals[clock.name]
+            return replace(clock, times=lambda: signal.timestamps, count=len(signal))
+        shared = [signal for signal in signals.values() if signal.meta.clock == clock.name]
         if not shared:
             fact = f"the step clock {clock.name!r} is not a signal or clock of this episode"
             raise NoStepsError(fact, path=self._source.place)
         # There are as many steps as actions; what was seen after the last one has a time of its own.
-        actions = [each for each in shared if each.meta.role == "action"] or shared[:1]
-        if all(np.array_equal(each.timestamps, actions[0].timestamps) for each in actions[1:]):
-            return _times_of(actions[0])
-        return StepTimes.of(np.unique(np.concatenate([each.timestamps for each in actions])))
+        actions = [signal for signal in shared if signal.meta.role == "action"] or shared[:1]
+        signal = actions[0]
+        if all(np.array_equal(other.timestamps, signal.timestamps) for other in actions[1:]):
+            return replace(clock, times=lambda: signal.timestamps, count=len(signal))
+        times = np.unique(np.concatenate([action.timestamps for action in actions]))
+        return replace(clock, times=lambda: times, count=len(times))
 
     def _action_clock(self) -> StepClock:
         """The clock that all actions share."""
         signals = self._source.signals
-        actions = [name for name, each in signals.items() if each.meta.role == "action" and len(each)]
+        actions = [name for name, signal in signals.items() if signal.meta.role == "action" and len(signal)]
         if not actions or not all(same_clock(signals[actions[0]], signals[name]) for name in actions[1:]):
             why = "several actions with clocks of their own" if actions else "no actions"
             listed = ", ".join(self._clocks()) or "none"
@@ -303,13 +302,13 @@ class Episode(Mapping[str, Any]):
         return "next" if follows else "same"
 
     def _clocks(self) -> list[str]:
-        return list(dict.fromkeys(each.meta.clock or name for name, each in self._source.signals.items()))
+        return list(dict.fromkeys(signal.meta.clock or name for name, signal in self._source.signals.items()))
 
     def _filled(self) -> list[Signal]:
-        found = [signal for signal in self._source.signals.values() if len(signal)]
-        if not found:
+        filled = [signal for signal in self._source.signals.values() if len(signal)]
+        if not filled:
             raise TimeRangeError("the episode has no records", path=self._source.place)
-        return found
+        return filled
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (type(self), (self._source,))
@@ -326,11 +325,7 @@ class Episode(Mapping[str, Any]):
         return f"<Episode {self.id!r}{where}: {', '.join(names[:_SHOWN_NAMES])}{more}>"
 
     def _repr_html_(self) -> str:
-        return titled(f"Episode {self.id}", signals_card(self.signals), items_card(self.static))
-
-
-def _times_of(signal: Signal) -> StepTimes:
-    return StepTimes(len(signal), lambda: signal.timestamps)
+        return titled_card(f"Episode {self.id}", signals_card(self.signals), items_card(self.static))
 
 
 def same_clock(a: Signal, b: Signal) -> bool:
@@ -359,27 +354,24 @@ class EpisodeTime:
             return self._window(key) if key.step is None else self._sampled(self._grid(key))
         if is_many(key):
             return self._sampled(as_int_array(key, "a time"))
-        return self._snapshot(as_int(key, "a time"))
-
-    def _snapshot(self, ts_ns: int) -> dict[str, Any]:
-        found = dict(self._episode.static)
+        ts_ns, items = as_int(key, "a time"), dict(self._episode.static)
         for name, signal in self._episode.signals.items():
             if not len(signal):  # left empty by a window: it hides nothing
                 continue
             try:
-                found[name] = value_at(signal, ts_ns)[0]
+                items[name] = value_at(signal, ts_ns)[0]
             except TimeRangeError as error:
                 raise named_error(error, name) from None
-        return found
+        return items
 
     def _window(self, key: slice) -> Episode:
         for bound in (key.start, key.stop):
             if bound is not None:
                 as_int(bound, "a time")
-        return Episode(WindowSource(self._episode.source, key.start, key.stop))
+        return Episode(window_source(self._episode.source, key.start, key.stop))
 
     def _sampled(self, times: NDArray[np.int64]) -> Episode:
-        view = Episode(SampledSource(self._episode.source, times))
+        view = Episode(sampled_source(self._episode.source, times))
         _ = list(view.signals.values())  # a time before the first record is an error here, not later
         return view
 

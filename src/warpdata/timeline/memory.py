@@ -34,7 +34,12 @@ class ArraySignal(ClockedSignal):
         check_increasing(stamps)
         self._ts = read_only(stamps)
         is_text = batch.dtype.kind in "USO" and not is_ragged
-        self._values = read_only(_as_text(values) if is_text else batch)
+        if is_text:
+            batch = as_objects(values.tolist() if isinstance(values, np.ndarray) else values)
+            kinds = {type(value) for value in batch}
+            if kinds - {str} and kinds - {bytes}:
+                raise TypeError("values are numbers, or all str, or all bytes")
+        self._values = read_only(batch)
         if meta is None:
             kind: Kind = numeric_kind(self._values.shape[1:])
             if is_text:
@@ -178,12 +183,3 @@ def check_increasing(stamps: NDArray[np.int64]) -> None:
         raise TimestampOrderError(
             f"timestamp {int(stamps[at + 1])} of record {at + 1} is not increasing after {int(stamps[at])}"
         )
-
-
-def _as_text(values: Any) -> NDArray[Any]:
-    out = np.empty(len(values), object)
-    out[:] = values.tolist() if isinstance(values, np.ndarray) else list(values)
-    kinds = {type(value) for value in out}
-    if kinds - {str} and kinds - {bytes}:
-        raise TypeError("values are numbers, or all str, or all bytes")
-    return out

@@ -115,23 +115,19 @@ def guess_role(name: str, kind: str) -> SignalRole:
     first, _, rest = name.partition("/")
     role = _ROLE_OF_NAME.get(first)
     if role is not None and role in ABOUT_OTHERS:
-        return _about_another(role, [part for part in rest.split("/") if part])
+        parts = [part for part in rest.split("/") if part]
+        if role == "uncertainty" and len(parts) > 2:
+            parts = parts[:-1]
+        if role == "residual":
+            encoding = next((at for at, part in enumerate(parts) if at and part in _RESIDUALS), len(parts))
+            model = "/".join(parts[encoding + 1 :]) or None
+            return SignalRole(role, "/".join(parts[:encoding]) or None, model)
+        if len(parts) < 2:
+            return SignalRole(role, parts[0] if parts else None)
+        return SignalRole(role, "/".join(parts[:-1]), parts[-1])
     if role == "action" or (role is not None and not rest):
         return SignalRole(role)
     return SignalRole("event" if kind in ("text", "bytes") else "observation")
-
-
-def _about_another(role: Role, parts: list[str]) -> SignalRole:
-    """The signal and model a name refers to: `<of>/<model>`; uncertainties add a type, residuals their encoding."""
-    if role == "uncertainty" and len(parts) > 2:
-        parts = parts[:-1]
-    if role == "residual":
-        encoding = next((at for at, part in enumerate(parts) if at and part in _RESIDUALS), len(parts))
-        model = "/".join(parts[encoding + 1 :]) or None
-        return SignalRole(role, "/".join(parts[:encoding]) or None, model)
-    if len(parts) < 2:
-        return SignalRole(role, parts[0] if parts else None)
-    return SignalRole(role, "/".join(parts[:-1]), parts[-1])
 
 
 def numeric_kind(shape: tuple[int, ...]) -> Kind:

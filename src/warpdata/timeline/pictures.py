@@ -71,7 +71,7 @@ def shrink_pixels(pixels: Pixels, side: int) -> Pixels:
     factor = -(-max(pixels.shape[:2]) // side)
     if factor <= 1:
         return pixels
-    height, width = (max(1, each // factor) for each in pixels.shape[:2])
+    height, width = (max(1, side // factor) for side in pixels.shape[:2])
     high, wide = min(factor, pixels.shape[0]), min(factor, pixels.shape[1])
     cut = pixels[: height * high, : width * wide]
     blocks = cut.reshape(height, high, width, wide, -1).mean(axis=(1, 3)).astype(np.uint8)

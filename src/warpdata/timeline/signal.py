@@ -130,6 +130,10 @@ class Signal(Sequence[Record]):
         step = max(1, min(max_rows, max_bytes // max(1, self.value_bytes()))) if len(self) else 1
         return (range(start, min(start + step, len(self))) for start in range(0, len(self), step))
 
+    def blocks(self, max_bytes: int, max_rows: int = 1 << 14) -> Iterator[NDArray[Any]]:
+        """All values in batches of about so many bytes."""
+        return (self.rows(run.start, run.stop) for run in self.runs(max_bytes, max_rows))
+
     def flat(self) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """The rows of all values of a ragged signal end to end: record k is rows [offsets[k], offsets[k + 1])."""
         if self.meta.rows is None:
@@ -226,19 +230,17 @@ class SignalTime:
         if type(key) is int:
             return value_at(self._signal, key)
         if isinstance(key, slice):
-            return window(self._signal, key) if key.step is None else self._stepped(key)
+            if key.step is None:
+                return window(self._signal, key)
+            step, signal = positive_step(key.step), self._signal
+            if not len(signal) and (key.start is None or key.stop is None):
+                return SignalView(signal, range(0))
+            start = signal.first_ts_ns if key.start is None else as_int(key.start, "a time")
+            stop = signal.last_ts_ns + 1 if key.stop is None else as_int(key.stop, "a time")
+            return sample_at(signal, grid(start, stop, step))
         if is_many(key):
-            return sampled(self._signal, as_int_array(key, "a time"))
+            return sample_at(self._signal, as_int_array(key, "a time"))
         return value_at(self._signal, as_int(key, "a time"))
-
-    def _stepped(self, key: slice) -> Signal:
-        signal = self._signal
-        step = positive_step(key.step)
-        if not len(signal) and (key.start is None or key.stop is None):
-            return SignalView(signal, range(0))
-        start = signal.first_ts_ns if key.start is None else as_int(key.start, "a time")
-        stop = signal.last_ts_ns + 1 if key.stop is None else as_int(key.stop, "a time")
-        return sampled(signal, grid(start, stop, step))
 
 
 def value_at(signal: Signal, ts_ns: int) -> Record:
@@ -256,7 +258,7 @@ def window(signal: Signal, key: slice) -> Signal:
     return SignalView(signal, range(low, max(low, high)))
 
 
-def sampled(signal: Signal, times: NDArray[np.int64]) -> Signal:
+def sample_at(signal: Signal, times: NDArray[np.int64]) -> Signal:
     """The value that holds at each requested time, stamped with the requested time."""
     rows = signal._search_ts(times)
     if len(rows) and rows.min() < 0:

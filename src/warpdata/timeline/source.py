@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any, Literal, NoReturn, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.lazy import cached_property
-from warpdata.bytekit.process.forks import Reopens
+from warpdata.bytekit.process.forks import Reopens, cached_property
 from warpdata.errors import TimeRangeError, nearest
 from warpdata.timeline.memory import ArraySignal
-from warpdata.timeline.signal import Signal, sampled, window
+from warpdata.timeline.signal import Signal, sample_at, window
 
 Outcome = Literal["same", "next"]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
@@ -44,6 +41,11 @@ class StepClock:
     """How many there are, where that is known before they are read."""
 
     @classmethod
+    def of(cls, name: str, times: Times, outcome: Outcome = "same") -> StepClock:
+        """A clock of these times."""
+        return cls(name, outcome, lambda: times, len(times))
+
+    @classmethod
     def from_json(cls, stated: Any) -> StepClock | None:
         """The clock as metadata states it; None without a usable one."""
         if not isinstance(stated, Mapping) or not isinstance(stated.get("clock"), str):
@@ -59,9 +61,17 @@ class StepClock:
 class LazySignals(Mapping[str, Signal]):
     """Signals opened on first use. Opening one twice in two threads is harmless: one result is kept."""
 
-    def __init__(self, names: Callable[[], Iterable[str]], open_signal: Callable[[str], Signal]) -> None:
-        """`names` is called once, when the names are needed; `open_signal` once per signal, with its name."""
-        self._read_names, self._open_signal = names, open_signal
+    def __init__(
+        self,
+        names: Callable[[], Iterable[str]],
+        open_signal: Callable[[str], Signal],
+        known: Container[str] = (),
+    ) -> None:
+        """`names` is called once, when the names are needed; `open_signal` once per signal, with its name.
+
+        For signals whose names are `known` the others need not be read.
+        """
+        self._read_names, self._open_signal, self._known = names, open_signal, known
         self.opened: dict[str, Signal] = {}
         """The signals that were opened so far."""
 
@@ -72,14 +82,14 @@ class LazySignals(Mapping[str, Signal]):
     def __getitem__(self, name: str) -> Signal:
         signal = self.opened.get(name)
         if signal is None:
-            if name not in self._names:
+            if name not in self._known and name not in self._names:
                 listed, near = ", ".join(self._names) or "none", nearest(str(name), self._names)
                 raise KeyError(f"no signal {name!r} in this episode; it has {listed}.{near}")
             signal = self.opened.setdefault(name, self._open_signal(name))
         return signal
 
     def __contains__(self, name: object) -> bool:
-        return name in self.opened or name in self._names
+        return name in self.opened or name in self._known or name in self._names
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
@@ -100,13 +110,6 @@ class ReadOnlyDict(dict[str, Any]):
     def __init__(self, items: Mapping[str, Any]) -> None:
         super().__init__({str(key): _frozen(value) for key, value in items.items()})
 
-    @classmethod
-    def owning(cls, items: dict[str, Any]) -> ReadOnlyDict:
-        """One of items that no other object holds and that are immutable."""
-        made = cls.__new__(cls)
-        dict.update(made, items)
-        return made
-
     def _refuse(self, *_: object, **__: object) -> NoReturn:
         raise TypeError("this is read-only; copy it with dict() to change it")
 
@@ -123,7 +126,7 @@ PLAIN_TYPES = frozenset({int, float, str, bool, type(None)})
 
 def _frozen(value: Any) -> Any:
     if isinstance(value, list):
-        return list(value) if PLAIN_TYPES.issuperset(map(type, value)) else [_frozen(each) for each in value]
+        return list(value) if PLAIN_TYPES.issuperset(map(type, value)) else [_frozen(item) for item in value]
     if type(value) is ReadOnlyDict:
         return value
     if isinstance(value, dict) or (type(value) not in PLAIN_TYPES and isinstance(value, Mapping)):
@@ -138,41 +141,48 @@ def change_signals(
     return LazySignals(lambda: signals, lambda name: change(name, signals[name]))
 
 
-class EpisodeSource(ABC):
-    """What a storage form gives; it pickles to an address, not to data."""
+Items = Mapping[str, Any] | Callable[[], Mapping[str, Any]]
+"""Items, or a function that reads them."""
 
-    @property
-    @abstractmethod
-    def id(self) -> str:
-        """The name of the episode among its neighbours."""
 
-    @property
-    @abstractmethod
-    def signals(self) -> Mapping[str, Signal]:
-        """Name -> signal, each opened on first use."""
+class EpisodeSource(Reopens):
+    """What a storage form gives: signals, static items, metadata, steps and a place; it pickles to an address.
 
-    @property
-    @abstractmethod
+    Functions given for static items, metadata and steps are called on first use.
+    """
+
+    def __init__(
+        self,
+        id: str,  # noqa: A002 - the word of the model
+        signals: Mapping[str, Signal],
+        static: Items,
+        meta: Items,
+        step_clock: StepClock | Callable[[], StepClock | None] | None = None,
+        place: str | None = None,
+    ) -> None:
+        """`id` is the name of the episode among its neighbours, `place` its path or URL for messages."""
+        self.id, self.signals, self.place = id, signals, place
+        self._items, self._step_clock = (static, meta), step_clock
+
+    @cached_property
     def static(self) -> Mapping[str, Any]:
         """The items that do not change in time."""
+        return _read_items(self._items[0])
 
-    @property
-    @abstractmethod
+    @cached_property
     def meta(self) -> Mapping[str, Any]:
         """System metadata."""
+        return _read_items(self._items[1])
 
     @property
     def step_clock(self) -> StepClock | None:
-        """The steps that were declared, or recorded as such; None where nothing was."""
-        stated = StepClock.from_json(self.meta.get("steps"))
+        """The steps that were given, declared, or recorded as such; None where nothing was."""
+        if callable(self._step_clock):
+            return self._step_clock()
+        stated = self._step_clock or StepClock.from_json(self.meta.get("steps"))
         if stated is None and any(signal.meta.clock == STEPS for signal in self.signals.values()):
             return StepClock(STEPS)
         return stated
-
-    @property
-    def place(self) -> str | None:
-        """Path or URL, for messages."""
-        return None
 
     @property
     def address(self) -> str | None:
@@ -189,76 +199,33 @@ class EpisodeSource(ABC):
         return 0
 
 
-class StatedSource(EpisodeSource):
-    """A source of which everything is known when it is made; signals and metadata may still be read on first use."""
-
-    id: str = ""
-    signals: Mapping[str, Signal] = MappingProxyType({})
-    static: Mapping[str, Any] = MappingProxyType({})
-
-    def __init__(
-        self,
-        id: str,  # noqa: A002 - the word of the model
-        signals: Mapping[str, Signal],
-        static: Mapping[str, Any],
-        meta: Mapping[str, Any] | Callable[[], Mapping[str, Any]],
-        step_clock: StepClock | None = None,
-    ) -> None:
-        self.id, self.signals, self.static = id, signals, ReadOnlyDict(static)
-        self._stated_meta, self._step_clock = meta, step_clock
-
-    @cached_property
-    def meta(self) -> Mapping[str, Any]:
-        """System metadata."""
-        return ReadOnlyDict(self._stated_meta() if callable(self._stated_meta) else self._stated_meta)
-
-    @property
-    def step_clock(self) -> StepClock | None:
-        """The steps that were given, or that the metadata states."""
-        return self._step_clock or super().step_clock
+def _read_items(items: Items) -> ReadOnlyDict:
+    read = items() if callable(items) else items
+    return read if type(read) is ReadOnlyDict else ReadOnlyDict(read)
 
 
 class SourceAround(EpisodeSource):
-    """A source around a source: everything as it is there, until a subclass, or other `signals`, change it."""
+    """A source around a source: everything as it is there, except what is given."""
 
-    def __init__(self, inner: EpisodeSource, signals: Mapping[str, Signal] | None = None) -> None:
-        self.inner = inner
-        self._own_signals = signals
-
-    @property
-    def id(self) -> str:
-        """The id of the episode behind it."""
-        return self.inner.id
-
-    @property
-    def signals(self) -> Mapping[str, Signal]:
-        """Its own signals, or those of the episode behind it."""
-        return self.inner.signals if self._own_signals is None else self._own_signals
-
-    @property
-    def shows_same(self) -> bool:
-        """Whether the signals are those of the episode behind it."""
-        return self._own_signals is None and type(self).signals is SourceAround.signals
-
-    @property
-    def static(self) -> Mapping[str, Any]:
-        """The static items of the episode behind it."""
-        return self.inner.static
-
-    @property
-    def meta(self) -> Mapping[str, Any]:
-        """The metadata of the episode behind it."""
-        return self.inner.meta
-
-    @property
-    def step_clock(self) -> StepClock | None:
-        """The steps of the episode behind it."""
-        return self.inner.step_clock
-
-    @property
-    def place(self) -> str | None:
-        """Path or URL of the episode behind it."""
-        return self.inner.place
+    def __init__(
+        self,
+        inner: EpisodeSource,
+        signals: Mapping[str, Signal] | None = None,
+        *,
+        static: Items | None = None,
+        meta: Items | None = None,
+        step_clock: Callable[[], StepClock | None] | None = None,
+    ) -> None:
+        super().__init__(
+            inner.id,
+            inner.signals if signals is None else signals,
+            (lambda: inner.static) if static is None else static,
+            (lambda: inner.meta) if meta is None else meta,
+            (lambda: inner.step_clock) if step_clock is None else step_clock,
+            inner.place,
+        )
+        self.inner, self.shows_same = inner, signals is None
+        """The episode behind it, and whether the signals are the same."""
 
     @property
     def address(self) -> str | None:
@@ -281,42 +248,37 @@ def innermost(source: EpisodeSource) -> EpisodeSource:
     return source
 
 
-class WindowSource(Reopens, SourceAround):
+def window_source(inner: EpisodeSource, start_ns: int | None, stop_ns: int | None) -> EpisodeSource:
     """The records of an episode with start <= ts < stop; nothing is copied."""
+    bounds = slice(start_ns, stop_ns)
 
-    def __init__(self, inner: EpisodeSource, start_ns: int | None, stop_ns: int | None) -> None:
-        bounds = slice(start_ns, stop_ns)
-        super().__init__(inner, change_signals(inner.signals, lambda _, signal: window(signal, bounds)))
-        self._bounds = bounds
-
-    @property
-    def step_clock(self) -> StepClock | None:
-        """The steps inside the window."""
-        whole = self.inner.step_clock
+    def steps() -> StepClock | None:
+        whole = inner.step_clock
         if whole is None or whole.times is None:
             return whole
         times = whole.times()
-        inside = window(ArraySignal(times, np.zeros(len(times), np.bool_)), self._bounds).timestamps
-        return StepClock(whole.name, whole.outcome, lambda: inside, len(inside))
+        inside = window(ArraySignal(times, np.zeros(len(times), np.bool_)), bounds).timestamps
+        return StepClock.of(whole.name, inside, whole.outcome)
+
+    signals = change_signals(inner.signals, lambda _, signal: window(signal, bounds))
+    source = SourceAround(inner, signals, step_clock=steps)
+    source.reopen_by(window_source, inner, start_ns, stop_ns)
+    return source
 
 
-class SampledSource(Reopens, SourceAround):
+def sampled_source(inner: EpisodeSource, times: Times) -> EpisodeSource:
     """An episode sampled at chosen times: every signal has a value at each of them, and they are its steps."""
 
-    def __init__(self, inner: EpisodeSource, times: Times) -> None:
-        def sample(name: str, signal: Signal) -> Signal:
-            try:  # a signal left empty by a window stays empty and hides nothing
-                return sampled(signal, times) if len(signal) else signal
-            except TimeRangeError as error:
-                raise named_error(error, name) from None
+    def sample(name: str, signal: Signal) -> Signal:
+        try:  # a signal left empty by a window stays empty and hides nothing
+            return sample_at(signal, times) if len(signal) else signal
+        except TimeRangeError as error:
+            raise named_error(error, name) from None
 
-        super().__init__(inner, change_signals(inner.signals, sample))
-        self._times = times
-
-    @property
-    def step_clock(self) -> StepClock | None:
-        """The chosen times."""
-        return StepClock("sampled", "same", lambda: self._times)
+    clock = StepClock.of("sampled", times)
+    source = SourceAround(inner, change_signals(inner.signals, sample), step_clock=lambda: clock)
+    source.reopen_by(sampled_source, inner, times)
+    return source
 
 
 def named_error(error: TimeRangeError, name: str) -> TimeRangeError:

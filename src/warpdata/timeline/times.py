@@ -29,11 +29,11 @@ def parse_time_ns(text: str, default_unit: str = "ns") -> int:
 
     Exact: no binary fraction comes between the text and the number.
     """
-    found = _TIME.fullmatch(text)
-    unit = (found[2] or default_unit) if found else ""
-    if found is None or unit not in UNITS_NS:
+    match = _TIME.fullmatch(text)
+    unit = (match[2] or default_unit) if match else ""
+    if match is None or unit not in UNITS_NS:
         raise ValueError(f"not a time: {text!r}; write it like 0.1s, 250ms or 1500000 (nanoseconds)")
-    number = (Decimal(found[1]) * UNITS_NS[unit]).to_integral_value(ROUND_HALF_EVEN)
+    number = (Decimal(match[1]) * UNITS_NS[unit]).to_integral_value(ROUND_HALF_EVEN)
     if not INT64_MIN <= number <= INT64_MAX:
         raise _too_large(int(number), "a time")
     return int(number)
@@ -113,13 +113,13 @@ def rate_grid(start: int, stop: int, rate_hz: float) -> NDArray[np.int64]:
 
 def ns_between(later: Any, earlier: Any) -> NDArray[np.int64]:
     """later - earlier of int64 times; what does not fit is the largest or smallest number that has an opposite."""
-    found = np.subtract(later, earlier)
-    wrapped = ((later ^ earlier) & (later ^ found)) < 0
+    distance = np.subtract(later, earlier)
+    wrapped = ((later ^ earlier) & (later ^ distance)) < 0
     ends = np.where(np.less(later, earlier), -INT64_MAX, INT64_MAX)
-    return np.asarray(np.where(wrapped, ends, np.maximum(found, -INT64_MAX)), np.int64)
+    return np.asarray(np.where(wrapped, ends, np.maximum(distance, -INT64_MAX)), np.int64)
 
 
-def moved(times: NDArray[np.int64], offsets_ns: NDArray[np.int64]) -> NDArray[np.int64]:
+def add_offsets(times: NDArray[np.int64], offsets_ns: NDArray[np.int64]) -> NDArray[np.int64]:
     """times + offsets; clipped to the first and last int64 time."""
     later = times + offsets_ns
     ends = np.where(offsets_ns < 0, INT64_MIN, INT64_MAX)

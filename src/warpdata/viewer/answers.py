@@ -15,7 +15,7 @@ import numpy as np
 
 from warpdata.bytekit.io.ranges import BytesRangeReader, RangeReader
 from warpdata.bytekit.jsontext import dump_json
-from warpdata.bytekit.process.locks import ThreadLock
+from warpdata.bytekit.process.forks import ThreadLock
 from warpdata.episodes.sources.encoded import PictureGroup, encoded_camera, picture_group
 from warpdata.errors import WarpError
 from warpdata.timeline.episode import Episode

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from warpdata.bytekit.io.commit import check_free, commit_folder, map_os_errors
 from warpdata.bytekit.jsontext import dump_json, parse_json
 from warpdata.catalog.dataset import Dataset
-from warpdata.episodes.sources.packed import ShardVideo
+from warpdata.episodes.sources.cameras import VideoSignal
+from warpdata.episodes.sources.packed import ShardFolder
 from warpdata.episodes.sources.shard_episode import BlockSignal
 from warpdata.formats.episodedir.frame_index import plan_of
 from warpdata.formats.manifest.model import blob_key
@@ -299,9 +300,9 @@ class Blobs:
 
         Of each packet: offset, size, checksum, the record it shows, and the packet that its decoding begins at.
         """
-        if not isinstance(signal, ShardVideo):
+        if not isinstance(signal, VideoSignal) or not isinstance(signal.folder, ShardFolder):
             return None
-        index, number = signal.frame_index(), self._number(signal.shard)
+        index, number = signal.frame_index(), self._number(signal.folder.shard)
         codec = None if index.stream is None else web_codec(index.stream)
         if number is None or codec is None or index.stream is None or index.offset is None:
             return None
@@ -319,7 +320,7 @@ class Blobs:
         ]
         about = {
             "blob": number,
-            "block": signal.video_block,
+            "block": signal.path,
             "codec": codec.name,
             "description": base64.b64encode(codec.description).decode(),
             "coded": [index.stream.coded_width, index.stream.coded_height],

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.arrays import align_up
 from warpdata.bytekit.jsontext import dump_json
-from warpdata.formats.episodedir.images import Stream
+from warpdata.formats.episodedir.documents import Stream
 
 MAGIC = b"WDA1"
 _HEAD_BYTES = 8

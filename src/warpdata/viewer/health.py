@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from warpdata.bytekit.process.locks import ThreadLock
+from warpdata.bytekit.process.forks import ThreadLock
 from warpdata.episodes.check.compare import EpisodeSet, SetMember
 from warpdata.episodes.check.report import Finding
 from warpdata.episodes.check.rules import check_opened

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from warpdata._api import divided_address, open_episodes
 from warpdata._api import open as open_address
-from warpdata.bytekit.process.locks import ThreadLock
+from warpdata.bytekit.process.forks import ThreadLock
 from warpdata.episodes.collection.draft import Draft, DraftSource
 from warpdata.episodes.collection.edits import Edits
 from warpdata.episodes.collection.episodes import Episodes

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.process.locks import ThreadLock
+from warpdata.bytekit.process.forks import ThreadLock
 from warpdata.timeline.memory import ArraySignal
 from warpdata.timeline.signal import Signal
 

@@ -55,6 +55,46 @@ class PerProcess(Generic[T]):
         return (PerProcess, (self._factory,))
 
 
+class ThreadLock:
+    """A lock between the threads of a process; free in a forked child, whichever thread held it in the parent."""
+
+    def __init__(self) -> None:
+        self._lock = PerProcess(threading.Lock)
+
+    def acquire(self, *, wait: bool = True) -> bool:
+        """Take the lock; without waiting False where a thread holds it."""
+        return self._lock().acquire(wait)
+
+    def release(self) -> None:
+        """Free the lock."""
+        self._lock().release()
+
+    def __enter__(self) -> None:
+        self.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+class cached_property(functools.cached_property[T]):  # noqa: N801 - named like what it stands for
+    """`functools.cached_property` without the lock that it has in Python 3.11.
+
+    One lock is all instances' there, and held while a value is made: a child that was forked meanwhile waits for ever.
+    Threads may make the value at the same time; all of them get the first one.
+    """
+
+    if not TYPE_CHECKING:  # its types are those of what it stands for
+
+        def __get__(self, instance, owner=None):
+            if instance is None:
+                return self
+            kept = instance.__dict__
+            try:
+                return kept[self.attrname]
+            except KeyError:
+                return kept.setdefault(self.attrname, self.func(instance))
+
+
 class OwnProcess:
     """True in the process that made it, false in its forked children."""
 

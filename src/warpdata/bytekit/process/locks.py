@@ -1,4 +1,4 @@
-"""Locks: of files between processes, of byte ranges between open files, and between the threads of a process.
+"""Locks: of files between processes, and of byte ranges between open files.
 
 A lock of a file dies with its process, and is not inherited by children. It is looked up by name: if the
 file was deleted or replaced meanwhile, the file that has the name now is locked.
@@ -10,14 +10,13 @@ import contextlib
 import errno
 import fcntl
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator
 
 from warpdata.bytekit.io.commit import map_os_errors
 from warpdata.bytekit.io.files import check_regular
 from warpdata.bytekit.process import system
-from warpdata.bytekit.process.forks import PerProcess, block_forks, run_in_child
+from warpdata.bytekit.process.forks import block_forks, run_in_child
 from warpdata.errors import BlobNotFoundError, NoLocksError, UnavailableError
 
 _BUSY = (errno.EAGAIN, errno.EACCES)
@@ -29,27 +28,6 @@ _LOOK = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 """To open what is there, a folder too, without waiting for the other end of a pipe."""
 _FIRST_PAUSE_S, _MAX_PAUSE_S = 0.0002, 0.01
 _MAX_TURNS = 1000
-
-
-class ThreadLock:
-    """A lock between the threads of a process; free in a forked child, whichever thread held it in the parent."""
-
-    def __init__(self) -> None:
-        self._lock = PerProcess(threading.Lock)
-
-    def acquire(self, *, wait: bool = True) -> bool:
-        """Take the lock; without waiting False where a thread holds it."""
-        return self._lock().acquire(wait)
-
-    def release(self) -> None:
-        """Free the lock."""
-        self._lock().release()
-
-    def __enter__(self) -> None:
-        self.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
 
 
 class FileLock:

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from warpdata.bytekit.jsontext import dump_json, plain_json
-from warpdata.bytekit.process.forks import NoPickle, OwnProcess
-from warpdata.bytekit.process.locks import ThreadLock
+from warpdata.bytekit.process.forks import NoPickle, OwnProcess, ThreadLock
 from warpdata.catalog.access import (
     Access,
     AccessOptions,

@@ -55,7 +55,7 @@ from warpdata.catalog.read.episodes import (
     signal_name,
 )
 from warpdata.catalog.read.filekinds import file_kind, folder_kind
-from warpdata.episodes.collection.edits import shown
+from warpdata.episodes.collection.edits import with_edits
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.episodes.collection.facts import facts_of
 from warpdata.episodes.collection.jobs import Called, Here, Runner, code_name
@@ -121,7 +121,7 @@ class EpisodePacker:
     def _pack_path(self, path: Path) -> Iterator[tuple[list[NamedFile], bool]]:
         kind = _episode_kind(path)
         if kind == "directory":
-            yield self.pack_episode(shown(path), path.name), True
+            yield self.pack_episode(with_edits(path), path.name), True
         elif kind == "recordings":
             yield from self._pack_all(LocalDataset(path))
         elif kind == "shards":
@@ -191,7 +191,7 @@ def one_episode(source: Episode | WShardEpisode | Recorder | str | os.PathLike[s
     path = Path(os.path.abspath(source))
     kind = _episode_kind(path)
     if kind == "directory":
-        return shown(path)
+        return with_edits(path)
     if kind not in ("recordings", "shards"):
         return episode_of_shard(ShardReader.open(path))
     episodes = LocalDataset(path) if kind == "recordings" else Episodes(ShardFolderSource(path))

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.codec import decode, zstd_frame_size
 from warpdata.bytekit.io.ranges import BytesRangeReader, JoinedRangeReader, RangeReader, coalesce
-from warpdata.bytekit.lazy import cached_property
+from warpdata.bytekit.process.forks import cached_property
 from warpdata.bytekit.process.threads import MAX_PARALLEL, map_in_threads
 from warpdata.catalog.access import Access, Catalog
 from warpdata.errors import BlobNotFoundError, ChecksumError, CorruptLayoutError, LimitExceededError

@@ -22,7 +22,7 @@ from warpdata.bytekit.arrow_arrays import text_to_arrow
 from warpdata.bytekit.checksum import sha256_hex
 from warpdata.bytekit.io.ranges import RangeReader
 from warpdata.bytekit.jsontext import parse_json_object
-from warpdata.bytekit.lazy import cached_property
+from warpdata.bytekit.process.forks import cached_property
 from warpdata.catalog.read.artifacts import Artifact
 from warpdata.corpora.source import SourceKeywords, StoreShardSource
 from warpdata.episodes.collection.episodes import Episodes, EpisodesSource, Origin
@@ -91,7 +91,8 @@ class PublishedSource(EpisodesSource):
         self._lanes = lanes
         self._table = table
         self._recipe = recipe
-        self._metadata = metadata or {}
+        self.name = f"artifact {artifact.name!r} of {recipe['name']}"
+        self.metadata, self.has_facts = metadata or {}, table is not None
         self._facts: pa.Table | None = None
 
     @cached_property
@@ -146,11 +147,6 @@ class PublishedSource(EpisodesSource):
             for hashes in zip(*(lane.hashes(places) for lane in used), strict=True)
         ]
 
-    @property
-    def has_facts(self) -> bool:
-        """Whether the version has a table of its episodes."""
-        return self._table is not None
-
     def facts(self) -> pa.Table:
         """The rows of this artifact in the table of the version."""
         if self._table is None:
@@ -165,16 +161,6 @@ class PublishedSource(EpisodesSource):
         names = whole.column("artifact")
         own = text_to_arrow([self.artifact.name], pa.string()).cast(names.type)
         return whole.filter(pc.is_in(names, own))
-
-    @property
-    def metadata(self) -> Mapping[str, Any]:
-        """Metadata of the source that the version was imported from."""
-        return self._metadata
-
-    @property
-    def name(self) -> str:
-        """The artifact, and the version of its dataset."""
-        return f"artifact {self.artifact.name!r} of {self._recipe['name']}"
 
     def origin(self, position: int) -> Origin:
         """The dataset, its version, and the hash of the blob of the episode."""
@@ -390,7 +376,6 @@ class LanedSource(SourceAround):
     """A published episode with the signals of its lanes; a lane is opened with the first of its signals."""
 
     def __init__(self, inner: EpisodeSource, lanes: Sequence[Lane], place: LanePlace) -> None:
-        super().__init__(inner)
         recorded = inner.signals
         lane_of = {name: lane for lane in lanes for name in lane.signals if name not in recorded}
         opened: dict[str, Mapping[str, Signal]] = {}
@@ -403,12 +388,7 @@ class LanedSource(SourceAround):
                 opened[lane.name] = lane.open(place)
             return opened[lane.name][name]
 
-        self._signals = LazySignals(lambda: [*recorded, *lane_of], open_signal)
-
-    @property
-    def signals(self) -> Mapping[str, Signal]:
-        """Recorded signals, then predictions."""
-        return self._signals
+        super().__init__(inner, LazySignals(lambda: [*recorded, *lane_of], open_signal))
 
 
 @dataclass(frozen=True, slots=True)

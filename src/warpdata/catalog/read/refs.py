@@ -23,8 +23,7 @@ from numpy.typing import NDArray
 from warpdata.bytekit.arrays import resolve_index
 from warpdata.bytekit.io.ranges import PartRangeReader, RangeFile
 from warpdata.bytekit.jsontext import escape_unprintable
-from warpdata.bytekit.lazy import cached_property
-from warpdata.bytekit.process.locks import ThreadLock
+from warpdata.bytekit.process.forks import ThreadLock, cached_property
 from warpdata.catalog.read import media
 from warpdata.catalog.read.artifacts import Artifact, range_member
 from warpdata.catalog.read.episodes import episode_of

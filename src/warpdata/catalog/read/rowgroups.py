@@ -16,8 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from warpdata.bytekit.io.ranges import Range, RangeReader, Span, check_range, coalesce
-from warpdata.bytekit.lazy import cached_property
-from warpdata.bytekit.process.locks import ThreadLock
+from warpdata.bytekit.process.forks import ThreadLock, cached_property
 from warpdata.errors import CorruptLayoutError, DatasetError, ManifestCorruptedError, UnsupportedDtypeError
 from warpdata.formats.episodedir.layout import PARQUET_MAGIC
 from warpdata.sql.columns import (

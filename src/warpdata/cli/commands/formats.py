@@ -137,7 +137,7 @@ def run_convert(
 
 def _keywords(given: dict[str, Any], **video: Any) -> dict[str, Any]:
     """Keywords of a conversion; options of a format are NAME=VALUE words."""
-    from warpdata.formats.episodedir.images import VideoOptions
+    from warpdata.formats.episodedir.documents import VideoOptions
 
     words, codec = given.pop("options", ()), given.pop("codec", None)
     if "source_options" in given:

@@ -16,7 +16,7 @@ from warpdata.bytekit.io.commit import commit_file, map_os_errors
 from warpdata.bytekit.io.ranges import RangeFile, RangeReader
 from warpdata.bytekit.process.forks import PerProcess
 from warpdata.convert.place import Place, foreign_errors
-from warpdata.convert.receipt import packed, unpacked
+from warpdata.convert.receipt import pack, unpack
 from warpdata.convert.stepped import Rows, numeric_type
 from warpdata.convert.tables.mapping import ArrayFile, EpisodeSpan, FileMapping, by_number
 from warpdata.errors import (
@@ -116,7 +116,7 @@ class Hdf5File(ArrayFile):
                 name = key.decode("utf-8", "backslashreplace") if isinstance(key, bytes) else key
                 try:
                     is_empty = isinstance(value, h5py.Empty)
-                    attributes[name] = {"__empty__": value.dtype.str} if is_empty else packed(value)
+                    attributes[name] = {"__empty__": value.dtype.str} if is_empty else pack(value)
                 except TypeError:
                     fact = f"attribute {name!r} of {path!r} holds a value that cannot be kept"
                     raise UnsupportedDtypeError(fact, path=self.name) from None
@@ -307,7 +307,7 @@ class Hdf5Out:
         if isinstance(value, Mapping) and "__empty__" in value:
             target.attrs[name] = load_h5py().Empty(np.dtype(value["__empty__"]))
             return
-        plain = unpacked(value)
+        plain = unpack(value)
         is_text = isinstance(plain, np.ndarray) and plain.dtype == object
         target.attrs.create(name, plain, dtype=load_h5py().string_dtype() if is_text else None)
 

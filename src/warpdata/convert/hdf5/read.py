@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.jsontext import parse_json
-from warpdata.bytekit.lazy import cached_property
+from warpdata.bytekit.process.forks import cached_property
 from warpdata.convert.aligning import stated_rate
 from warpdata.convert.hdf5.file import MAGIC, Hdf5File
 from warpdata.convert.place import Place
-from warpdata.convert.receipt import MAX_DOCUMENT_BYTES, packed, unpacked
+from warpdata.convert.receipt import MAX_DOCUMENT_BYTES, pack, unpack
 from warpdata.convert.stepped import EpisodeColumn, Parts, Read, Rows, SteppedEpisodes, chain_rows
 from warpdata.convert.tables.mapping import MappedEpisodes, MappingSource, by_number, list_files
 from warpdata.episodes.collection.episodes import Episodes
@@ -101,7 +101,7 @@ class Hdf5Episodes(SteppedEpisodes):
     """The episodes of one or several HDF5 files."""
 
     def __init__(self, place: Place, options: Options) -> None:
-        self._place, self._fps = place, options.fps
+        super().__init__(place, options.fps)
         self._layouts: dict[str, FileLayout] = {}
         for stem, name in list_files(place, SUFFIXES).items():
             file = Hdf5File(place, name)
@@ -222,7 +222,7 @@ class FileLayout:
                 columns[path] = EpisodeColumn(rows, self.role(path))
                 continue
             try:
-                kept[path] = packed(self.file.whole(f"{group}/{path}", _MAX_KEPT_BYTES))
+                kept[path] = pack(self.file.whole(f"{group}/{path}", _MAX_KEPT_BYTES))
             except (LimitExceededError, TypeError) as error:
                 fact = f"{path!r} of episode {name!r} has no row per step and cannot be kept as metadata ({error})"
                 hint = "Name the arrays to read with a mapping."
@@ -300,7 +300,7 @@ class Robomimic(FileLayout):
             is_group = self.file.is_group(name)
             for path in [f"{name}/{path}" for path in self.file.paths(name)] if is_group else [name]:
                 if self.file.shape(path) is not None:
-                    arrays[path] = packed(self.file.whole(path))
+                    arrays[path] = pack(self.file.whole(path))
         return {"attributes": attributes, **({"arrays": arrays} if arrays else {})}
 
     def describe(
@@ -338,7 +338,7 @@ class ManiSkill(FileLayout):
     def metadata(self) -> dict[str, Any]:
         """The JSON file, without the part about single episodes."""
         beside = {key: value for key, value in self.sidecar.items() if key != "episodes"}
-        return {**super().metadata, **({"json": packed(beside)} if beside else {})}
+        return {**super().metadata, **({"json": pack(beside)} if beside else {})}
 
     @cached_property
     def stated(self) -> dict[str, Mapping[str, Any]]:
@@ -367,7 +367,7 @@ class ManiSkill(FileLayout):
         for key, item in (("episode_seed", "seed"), ("success", "success"), ("control_mode", "control_mode")):
             if isinstance(entry.get(key), bool | int | str):
                 static[item] = entry[key]
-        return static, {"json": packed(entry)} if entry else {}, stated_rate(config.get("control_freq"))
+        return static, {"json": pack(entry)} if entry else {}, stated_rate(config.get("control_freq"))
 
 
 class Aloha(FileLayout):
@@ -450,7 +450,7 @@ class D4rl(FileLayout):
         for path in self.file.paths("/"):
             if path not in self.flat:
                 try:
-                    more["arrays"][path] = packed(self.file.whole(path))
+                    more["arrays"][path] = pack(self.file.whole(path))
                 except (LimitExceededError, TypeError, UnsupportedDtypeError):
                     more["left_out"].append(path)
         return {**super().metadata, **{key: value for key, value in more.items() if value}}
@@ -494,6 +494,6 @@ def as_object(value: Any) -> dict[str, Any]:
 def whole_number(value: Any) -> int | None:
     """The number that a file states; None if it is not one."""
     try:
-        return int(unpacked(value))
+        return int(unpack(value))
     except (TypeError, ValueError, OverflowError):
         return None

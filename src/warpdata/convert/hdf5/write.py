@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Unpack
 
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from warpdata.convert.exporting import ExportOptions, Part, StepRows, StepWriter, source_id
 from warpdata.convert.hdf5.file import Hdf5Out, writing
 from warpdata.convert.hdf5.read import OWN_DOCUMENT
-from warpdata.convert.receipt import ConversionReceipt, metadata_of, packed, unpacked
+from warpdata.convert.receipt import ConversionReceipt, metadata_of, pack, unpack
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.errors import CorruptLayoutError, require_word
 
@@ -51,19 +52,18 @@ def write(
     return RobomimicWriter(next_obs, env_args, compression).write(episodes, target, **options)
 
 
+@dataclass
 class RobomimicWriter(StepWriter):
     """A group per episode, made in a file of its own and copied."""
 
     format, version = "hdf5", "robomimic"
     holds_ragged = True
-
-    def __init__(
-        self, next_obs: bool | None, env_args: str | Mapping[str, Any] | None, compression: str
-    ) -> None:
-        self._next_obs, self._env_args, self._compression = next_obs, env_args, compression
-        self._names: list[str] = []
-        self._total = 0
-        self._keeps_names = False
+    _next_obs: bool | None
+    _env_args: str | Mapping[str, Any] | None
+    _compression: str
+    _names: list[str] = field(default_factory=list)
+    _total = 0
+    _keeps_names = False
 
     def open(self, target: Path) -> AbstractContextManager[Hdf5Out]:
         """The new file."""
@@ -97,7 +97,7 @@ class RobomimicWriter(StepWriter):
             if not kept:
                 self._complete(out, rows)
             for path, value in kept.get("arrays", {}).items():
-                out.array(f"{_PART}/{path}", unpacked(value))
+                out.array(f"{_PART}/{path}", unpack(value))
             for path, attributes in kept.get("attributes", {}).items():
                 for name, value in attributes.items():
                     out.attribute(f"{_PART}/{path}".rstrip("/"), name, value)
@@ -105,7 +105,7 @@ class RobomimicWriter(StepWriter):
             static = dict(rows.episode.static)
             if not kept and static:
                 language = {"lang": static["task"]} if isinstance(static.get("task"), str) else {}
-                out.attribute(_PART, "ep_meta", json.dumps(packed({**static, **language})))
+                out.attribute(_PART, "ep_meta", json.dumps(pack({**static, **language})))
         return Part(len(rows), (scratch / "part.hdf5", rows.id))
 
     def _complete(self, out: Hdf5Out, rows: StepRows) -> None:
@@ -155,9 +155,9 @@ class RobomimicWriter(StepWriter):
             self.out.attribute("data", name, value)
         is_whole = self._keeps_names and episodes.is_whole
         for path, value in arrays.items():
-            array = unpacked(value)
+            array = unpack(value)
             if path.startswith("mask/") and not is_whole:
-                array = np.array([each for each in array if each.decode() in self._names], array.dtype)
+                array = np.array([name for name in array if name.decode() in self._names], array.dtype)
             self.out.array(path, array)
         if not any(path.startswith("mask/") for path in arrays):
             members: dict[str, list[bytes]] = {}

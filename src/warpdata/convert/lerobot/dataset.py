@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.lazy import cached_property
+from warpdata.bytekit.process.forks import cached_property
 from warpdata.convert.aligning import AlignOptions, check_rate, steps_with
 from warpdata.convert.lerobot import tables
 from warpdata.convert.lerobot.features import FrameCounts, SetPlan, SetStatistics
@@ -46,7 +46,19 @@ class LeRobotFrames(Dataset[Item]):  # type: ignore[misc]
         self.meta = FramesMeta(episodes)
         self.fps, self.features = self.meta.fps, self.meta.features
         self.num_frames, self.num_episodes = self.meta.total_frames, self.meta.total_episodes
-        self.delta_indices = self._check_deltas(delta_timestamps, tolerance_s)
+        require_kind(
+            "delta_timestamps", delta_timestamps, (Mapping, type(None)), "a dictionary of seconds by feature"
+        )
+        deltas = {}
+        for key, moments in (delta_timestamps or {}).items():
+            if key not in self.features:
+                raise KeyError(f"delta_timestamps: no feature {key!r}.{nearest(key, self.features)}")
+            exact = np.asarray(moments, np.float64) * self.fps
+            deltas[key] = np.round(exact).astype(np.int64)
+            if exact.ndim != 1 or (np.abs(exact - deltas[key]) / self.fps > tolerance_s).any():
+                fact = f"delta_timestamps of {key!r} are no multiples of 1/{self.fps:g} s: {list(moments)}"
+                raise ValueError(fact)
+        self.delta_indices = deltas
         self._loaded: OrderedDict[int, LoadedEpisode] = OrderedDict()
 
     def __len__(self) -> int:
@@ -111,25 +123,10 @@ class LeRobotFrames(Dataset[Item]):  # type: ignore[misc]
         for item, numbers in zip(items, place.reshape(steps.shape), strict=True):  # an item owns its memory
             item[key] = torch.from_numpy(frames[numbers[0]].copy() if is_single else frames[numbers])
 
-    def _check_deltas(
-        self, given: Mapping[str, Sequence[float]] | None, tolerance_s: float
-    ) -> dict[str, NDArray[np.int64]]:
-        require_kind("delta_timestamps", given, (Mapping, type(None)), "a dictionary of seconds by feature")
-        deltas = {}
-        for key, moments in (given or {}).items():
-            if key not in self.features:
-                raise KeyError(f"delta_timestamps: no feature {key!r}.{nearest(key, self.features)}")
-            exact = np.asarray(moments, np.float64) * self.fps
-            deltas[key] = np.round(exact).astype(np.int64)
-            if exact.ndim != 1 or (np.abs(exact - deltas[key]) / self.fps > tolerance_s).any():
-                fact = f"delta_timestamps of {key!r} are no multiples of 1/{self.fps:g} s: {list(moments)}"
-                raise ValueError(fact)
-        return deltas
-
     def _load(self, owner: int) -> LoadedEpisode:
         loaded = self._loaded.pop(owner, None) or LoadedEpisode(self.meta, owner)
         self._loaded[owner] = loaded
-        used = sum(each.nbytes for each in self._loaded.values())
+        used = sum(part.nbytes for part in self._loaded.values())
         while len(self._loaded) > 1 and (used > _KEPT_BYTES or len(self._loaded) > _KEPT_EPISODES):
             used -= self._loaded.popitem(last=False)[1].nbytes
         return loaded
@@ -215,7 +212,7 @@ class FramesMeta:
                         total.add_rows(loaded.columns[key])
             stats = {key: total.statistics() for key, total in totals.items()}
         known = {key: each for key, each in stats.items() if each is not None}
-        return {key: {name: np.array(value) for name, value in each.items()} for key, each in known.items()}
+        return {key: {name: np.array(value) for name, value in part.items()} for key, part in known.items()}
 
 
 class EpisodeTable(Sequence[Item]):
@@ -276,7 +273,7 @@ class LoadedEpisode:
     def nbytes(self) -> int:
         """Memory of its columns, once they are read."""
         columns = self.__dict__.get("columns", {})
-        return sum(each.nbytes for each in columns.values() if not isinstance(each, list))
+        return sum(column.nbytes for column in columns.values() if not isinstance(column, list))
 
     def _values(self, key: str) -> NDArray[Any]:
         feature = self._meta.chosen[key]

@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.convert.lerobot.read import DEFAULTS, FORMAT, TASK, is_of_lerobot
-from warpdata.convert.receipt import metadata_of, unpacked
+from warpdata.convert.receipt import metadata_of, unpack
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.episodes.sources.cameras import StillsSignal
 from warpdata.episodes.sources.encoded import encoded_parts
 from warpdata.episodes.statistics import ValueStatistics
 from warpdata.errors import SchemaMismatchError, nearest
-from warpdata.formats.episodedir.images import STILL_CODECS
+from warpdata.formats.episodedir.documents import STILL_CODECS
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.signal import Signal
 
@@ -52,34 +52,11 @@ class Features:
 
     def to_json(self) -> dict[str, Any]:
         """The entries of info.json, with the five features that every set has."""
-        every: dict[str, Any] = {each.name: each.about for each in self.chosen}
+        every: dict[str, Any] = {feature.name: feature.about for feature in self.chosen}
         for name in DEFAULTS:
             dtype = "float32" if name == "timestamp" else "int64"
             every[name] = {"dtype": dtype, "shape": [1], "names": None}
         return {name: every[name] for name in dict.fromkeys([*self.order, *every]) if name in every}
-
-
-def features_of(
-    episode: Episode,
-    original: Mapping[str, Any],
-    names: Mapping[str, str] | None,
-    *,
-    frames_as: Literal["video", "image"],
-) -> Features:
-    """The features of a set like this episode; `original` are those of the LeRobot set it came from, if any."""
-    renamed = _feature_names(episode, original, names)
-    chosen, dropped = [], {}
-    for signal_name, signal in episode.signals.items():
-        if signal_name not in renamed:
-            continue
-        if signal.meta.kind == "bytes":
-            dropped[signal_name] = "LeRobot has no feature of bytes"
-            continue
-        name = renamed[signal_name]
-        stated = original.get(name)
-        stated = stated if isinstance(stated, Mapping) else None
-        chosen.append(_feature(name, signal_name, signal, stated, frames_as))
-    return Features(chosen, dropped, list(original))
 
 
 class SetPlan:
@@ -92,12 +69,24 @@ class SetPlan:
         names: Mapping[str, str] | None = None,
         frames_as: Literal["video", "image"] = "video",
     ) -> None:
-        self.original: dict[str, Any] = unpacked(metadata_of(episodes.metadata, FORMAT))
+        self.original: dict[str, Any] = unpack(metadata_of(episodes.metadata, FORMAT))
         info = self.original.get("info")
         self.info: dict[str, Any] = info if isinstance(info, dict) else {}
         known = self.info.get("features")
         known = known if isinstance(known, dict) else {}
-        self.features = features_of(first, known, names, frames_as=frames_as)
+        renamed = _feature_names(first, known, names)
+        chosen, dropped = [], {}
+        for signal_name, signal in first.signals.items():
+            if signal_name not in renamed:
+                continue
+            if signal.meta.kind == "bytes":
+                dropped[signal_name] = "LeRobot has no feature of bytes"
+                continue
+            name = renamed[signal_name]
+            stated = known.get(name)
+            stated = stated if isinstance(stated, Mapping) else None
+            chosen.append(_feature(name, signal_name, signal, stated, frames_as))
+        self.features = Features(chosen, dropped, list(known))
         self.fps: Any = self.info.get("fps", first.static.get("fps") if is_of_lerobot(first) else None)
         self.robot_type: Any = self.info.get("robot_type", first.static.get("robot_type"))
         self._tasks = {str(row["task"]): dict(row) for row in self.original.get("tasks") or ()}
@@ -222,7 +211,7 @@ def _convention(name: str, signals: Mapping[str, Signal]) -> str:
     if meta.role in _FLAGS:
         return _FLAGS[meta.role]
     metas = {other: signal.meta for other, signal in signals.items() if not signal.meta.is_object}
-    alike = [key for key, each in metas.items() if (each.role, each.kind == "image") == (meta.role, is_image)]
+    alike = [key for key, m in metas.items() if (m.role, m.kind == "image") == (meta.role, is_image)]
     is_only = alike == [name]
     if meta.role == "action":
         return "action" if is_only else f"action.{name.removeprefix('action/')}"
@@ -243,15 +232,15 @@ def row_statistics(values: NDArray[Any], *, quantiles: bool) -> dict[str, Any]:
     """The statistics of the rows of an episode, as lists."""
     flat = values.reshape(len(values), -1).astype(np.float64)
     shape = values.shape[1:] or (1,)
-    found: dict[str, Any] = {}
+    stats: dict[str, Any] = {}
     with np.errstate(invalid="ignore", over="ignore"):
         for name in ("min", "max", "mean", "std"):
-            found[name] = getattr(flat, name)(axis=0).reshape(shape).tolist()
-        found["count"] = [len(values)]
+            stats[name] = getattr(flat, name)(axis=0).reshape(shape).tolist()
+        stats["count"] = [len(values)]
         if quantiles:
             for name, value in zip(QUANTILES, np.quantile(flat, list(QUANTILES.values()), 0), strict=True):
-                found[name] = value.reshape(shape).tolist()
-    return found
+                stats[name] = value.reshape(shape).tolist()
+    return stats
 
 
 _SIDE, _LARGE = 150, 300
@@ -296,13 +285,13 @@ class FrameCounts:
             place = share * (total - 1)
             low, high = (self._at(values, ranks, int(f(place))) for f in (np.floor, np.ceil))
             columns[name] = low + (high - low) * (place - np.floor(place))
-        lists = {name: [[[float(each)]] for each in column] for name, column in columns.items()}
+        lists = {name: [[[float(number)]] for number in column] for name, column in columns.items()}
         return {**lists, "count": [self._frames]}
 
     @staticmethod
     def _at(values: NDArray[Any], ranks: NDArray[np.int64], place: int) -> NDArray[Any]:
         """The value at a place among the sorted ones of each channel."""
-        return values[[int(np.searchsorted(each, place, side="right")) for each in ranks]]
+        return values[[int(np.searchsorted(rank, place, side="right")) for rank in ranks]]
 
 
 class SetStatistics:
@@ -326,8 +315,8 @@ class SetStatistics:
             return
         if self._running is None:
             self._running = ValueStatistics(self._shape)
-            for each in self._kept:
-                self._running.add(each)
+            for rows in self._kept:
+                self._running.add(rows)
             self._kept = []
         self._running.add(values)
 
@@ -343,22 +332,20 @@ class SetStatistics:
         if self._kept:
             return row_statistics(np.concatenate(self._kept), quantiles=True)
         if self._running is not None:
-            return self._from_running(self._running)
+            running = self._running
+            size = int(np.prod(self._shape))
+            std = np.sqrt(running.m2 / np.maximum(running.count, 1))
+            columns = {"min": running.low, "max": running.high, "mean": running.mean, "std": std}
+            quantiles = running.sketch.quantiles(list(QUANTILES.values()))
+            columns |= dict(zip(QUANTILES, quantiles, strict=True))
+            stats: dict[str, Any] = {
+                name: np.broadcast_to(value, size).reshape(self._shape).tolist()
+                for name, value in columns.items()
+            }
+            return {**stats, "count": [int(running.count.max())]}
         if self._counts is not None and self._counted == len(self._parts):
             return self._counts.statistics(quantiles=True)
         return _merged(self._parts) if self._parts else None
-
-    def _from_running(self, running: ValueStatistics) -> dict[str, Any]:
-        size = int(np.prod(self._shape))
-        std = np.sqrt(running.m2 / np.maximum(running.count, 1))
-        columns = {"min": running.low, "max": running.high, "mean": running.mean, "std": std}
-        quantiles = running.sketch.quantiles(list(QUANTILES.values()))
-        columns |= dict(zip(QUANTILES, quantiles, strict=True))
-        found: dict[str, Any] = {
-            name: np.broadcast_to(value, size).reshape(self._shape).tolist()
-            for name, value in columns.items()
-        }
-        return {**found, "count": [int(running.count.max())]}
 
 
 def _merged(parts: list[Mapping[str, Any]]) -> dict[str, Any]:
@@ -368,7 +355,7 @@ def _merged(parts: list[Mapping[str, Any]]) -> dict[str, Any]:
     column = {name: np.array([part[name] for part in parts], float) for name in ("min", "max", "mean", "std")}
     mean = (column["mean"] * weights).sum(axis=0)
     spread = ((column["std"] ** 2 + (column["mean"] - mean) ** 2) * weights).sum(axis=0)
-    found: dict[str, Any] = {
+    stats: dict[str, Any] = {
         "min": column["min"].min(axis=0).tolist(),
         "max": column["max"].max(axis=0).tolist(),
         "mean": mean.tolist(),
@@ -377,5 +364,5 @@ def _merged(parts: list[Mapping[str, Any]]) -> dict[str, Any]:
     }
     for name in QUANTILES:
         if all(name in part for part in parts):
-            found[name] = (np.array([part[name] for part in parts], float) * weights).sum(axis=0).tolist()
-    return found
+            stats[name] = (np.array([part[name] for part in parts], float) * weights).sum(axis=0).tolist()
+    return stats

@@ -19,17 +19,16 @@ from numpy.typing import NDArray
 from warpdata.bytekit.arrays import read_only
 from warpdata.bytekit.io.ranges import FolderReader
 from warpdata.bytekit.jsontext import parse_json_object
-from warpdata.bytekit.lazy import cached_property
-from warpdata.bytekit.process.forks import Reopens
+from warpdata.bytekit.process.forks import Reopens, cached_property
 from warpdata.convert.aligning import Times, grid_times, seconds_as_times, stated_rate
 from warpdata.convert.lerobot import tables
 from warpdata.convert.lerobot.tables import ColumnKind, KeptRows, Tables
 from warpdata.convert.place import Place, check_inside
-from warpdata.convert.receipt import MAX_DOCUMENT_BYTES, EpisodeNotes, packed, parse_notes
-from warpdata.convert.stepped import ForeignSource, PicturesSignal, Rows, RowsSignal
+from warpdata.convert.receipt import MAX_DOCUMENT_BYTES, EpisodeNotes, pack, parse_notes
+from warpdata.convert.stepped import Rows, RowsSignal
 from warpdata.episodes.collection.episodes import Episodes, EpisodesSource
 from warpdata.episodes.collection.facts import table_of
-from warpdata.episodes.sources.file_video import FileVideo, SourceVideo
+from warpdata.episodes.sources.cameras import FileVideo, SourceVideo
 from warpdata.errors import (
     BadMagicError,
     BlobNotFoundError,
@@ -38,6 +37,7 @@ from warpdata.errors import (
     LimitExceededError,
     StoreError,
     UnsupportedVersionError,
+    naming,
     nearest,
 )
 from warpdata.timeline.episode import Episode
@@ -45,7 +45,7 @@ from warpdata.timeline.memory import ArraySignal
 from warpdata.timeline.meta import OBJECT, Kind, Role, SignalMeta, numeric_kind
 from warpdata.timeline.ragged import as_objects
 from warpdata.timeline.signal import Signal
-from warpdata.timeline.source import STEPS, LazySignals, StepClock
+from warpdata.timeline.source import STEPS, EpisodeSource, LazySignals, StepClock
 
 INFO, STATS, EPISODES_STATS = "meta/info.json", "meta/stats.json", "meta/episodes_stats.jsonl"
 TASKS_LINES, TASKS_TABLE, EPISODES_LINES = "meta/tasks.jsonl", "meta/tasks.parquet", "meta/episodes.jsonl"
@@ -94,7 +94,7 @@ class Documents:
             raise UnsupportedVersionError(fact, path=self._path(INFO), hint=hint)
         self.is_v3 = self.version == "v3.0"
         features = self.info.get("features")
-        if not isinstance(features, dict) or not all(isinstance(each, dict) for each in features.values()):
+        if not isinstance(features, dict) or not all(isinstance(item, dict) for item in features.values()):
             raise self._damaged("info.json does not list its features")
         for name in features:
             if not name or name.startswith("/") or ".." in name.split("/") or "\x00" in name:
@@ -208,7 +208,7 @@ class Documents:
             raise self._damaged(f"episode {number!r} has length {length!r}", file)
         if length > _MAX_FRAMES:
             raise LimitExceededError(f"episode {number} has {length} frames", path=self._path(file))
-        texts = [str(each) for each in tasks] if isinstance(tasks, list) else None
+        texts = [str(task) for task in tasks] if isinstance(tasks, list) else None
         return EpisodeRow(number, length, texts, row, file, at)
 
     def _template(self, key: str, **values: Any) -> str:
@@ -249,37 +249,17 @@ class Documents:
         names = [name for name in self.tables.schema(episode.file).names if name.startswith("stats/")]
         if not names:
             return {}
-        found: dict[str, Any] = {}
+        stated: dict[str, Any] = {}
         row = self.tables.columns(episode.file, tuple(names), episode.at, episode.at + 1).table.to_pylist()[0]
         for name, value in row.items():
             feature, _, what = name.removeprefix("stats/").rpartition("/")
             if value is not None:
-                found.setdefault(feature, {})[what] = value
-        return found
+                stated.setdefault(feature, {})[what] = value
+        return stated
 
     def stats(self) -> dict[str, Any] | None:
         """stats.json, if there is one."""
         return self.place.read_json(STATS) if self.place.exists(STATS) else None
-
-    def other_files(self) -> dict[str, str | bytes]:
-        """Small files that other programs put into the meta folder."""
-        files: dict[str, str | bytes] = {}
-        try:
-            names = self.place.names("meta")
-        except StoreError:
-            names = [name for name in _OFTEN if self.place.exists(name)]
-        for name in names:
-            if name in _KNOWN or name.startswith("meta/episodes/"):
-                continue
-            try:
-                data = self.place.read(name, max_bytes=_MAX_KEPT_FILE)
-            except FormatError:  # too large
-                continue
-            try:
-                files[name] = data.decode()
-            except UnicodeDecodeError:
-                files[name] = data
-        return files
 
     def _lines(self, name: str) -> Iterator[dict[str, Any]]:
         for raw in self.place.read(name, max_bytes=_MAX_LINES).splitlines():
@@ -287,10 +267,8 @@ class Documents:
                 yield self._parse(raw, name)
 
     def _parse(self, raw: bytes, name: str) -> dict[str, Any]:
-        try:
+        with naming(self._path(name)):
             return parse_json_object(raw, allow_nan=True)
-        except FormatError as error:
-            raise type(error)(error.message, path=self._path(name)) from None
 
 
 FORMAT = "lerobot"
@@ -334,7 +312,7 @@ class LeRobotSource(Reopens, EpisodesSource):
     has_facts = True
 
     def __init__(self, place: Place) -> None:
-        self.place, self.documents = place, Documents(place)
+        self.place, self.name, self.documents = place, place.name, Documents(place)
         self._videos: dict[str, SourceVideo] = {}
 
     @cached_property
@@ -342,17 +320,28 @@ class LeRobotSource(Reopens, EpisodesSource):
         """The number of every episode, as roots of recordings write it."""
         return [f"{episode.number:012d}" for episode in self.documents.episodes]
 
-    @property
-    def name(self) -> str:
-        """Path or URL of the set."""
-        return self.place.name
-
     @cached_property
     def metadata(self) -> Mapping[str, Any]:
         """Metadata of the whole set: info.json, tasks, statistics, and files of other programs."""
         documents = self.documents
         kept = {"info": documents.info, "tasks": documents.tasks, "stats": documents.stats()}
-        return {FORMAT: packed({**kept, "files": documents.other_files()})}
+        files: dict[str, str | bytes] = {}
+        try:
+            names = documents.place.names("meta")
+        except StoreError:
+            names = [name for name in _OFTEN if documents.place.exists(name)]
+        for name in names:
+            if name in _KNOWN or name.startswith("meta/episodes/"):
+                continue
+            try:
+                data = documents.place.read(name, max_bytes=_MAX_KEPT_FILE)
+            except FormatError:  # too large
+                continue
+            try:
+                files[name] = data.decode()
+            except UnicodeDecodeError:
+                files[name] = data
+        return {FORMAT: pack({**kept, "files": files})}
 
     @cached_property
     def own_notes(self) -> Mapping[str, EpisodeNotes]:
@@ -408,7 +397,7 @@ def is_of_lerobot(episode: Episode) -> bool:
     return isinstance(episode.meta.get(FORMAT), Mapping)
 
 
-def _open_source(source: LeRobotSource, position: int) -> ForeignSource:
+def _open_source(source: LeRobotSource, position: int) -> EpisodeSource:
     documents, row, note = source.documents, source.documents.episodes[position], source.note(position)
     rows = EpisodeRows(source, position)
     texts = None if row.tasks is None else list(dict.fromkeys(row.tasks))
@@ -426,37 +415,29 @@ def _open_source(source: LeRobotSource, position: int) -> ForeignSource:
 
     def about() -> dict[str, Any]:
         entry = {"episode": row.row, "stats": documents.stats_of(row)}
-        return {FORMAT: {"version": documents.version, **packed(entry)}}
+        return {FORMAT: {"version": documents.version, **pack(entry)}}
 
-    signals = SetSignals(names, partial(_open_signal, rows), documents.features)
+    signals = LazySignals(names, partial(_open_signal, rows), documents.features)
     place = f"{source.place.name} (episode {row.number})"
     clock = StepClock(STEPS, "same", rows.times, row.length)
-    opened = ForeignSource(source.ids[position], signals, static, about, clock, place)
+    opened = EpisodeSource(source.ids[position], signals, static, about, clock, place)
     opened.reopen_by(_open_source, source, position)
     return opened
-
-
-class SetSignals(LazySignals):
-    """The features of an episode by name; a declared one is known without its data file."""
-
-    def __init__(self, names: Any, open_signal: Any, declared: Mapping[str, Any]) -> None:
-        super().__init__(names, open_signal)
-        self._declared = declared
-
-    def __getitem__(self, name: str) -> Signal:
-        if name in self._declared and name not in self.opened:
-            self.opened.setdefault(name, self._open_signal(name))
-        return super().__getitem__(name)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._declared or super().__contains__(name)
 
 
 def _open_signal(rows: EpisodeRows, name: str) -> Signal:
     documents, role = rows.source.documents, role_of(name)
     about = documents.features.get(name, {})
     if name == TASK and TASK not in documents.features:
-        return rows.task_events()
+        numbers = rows.numbers("task_index", "iu")
+        at = np.flatnonzero(np.diff(numbers, prepend=numbers[:1] - 1))
+        texts = {int(row["task_index"]): str(row["task"]) for row in rows.source.documents.tasks}
+        values = np.empty(len(at), object)
+        for place, number in enumerate(numbers[at].tolist()):
+            if number not in texts:
+                raise CorruptLayoutError(f"there is no task {number}", path=rows.path)
+            values[place] = texts[number]
+        return ArraySignal(rows.times()[at], values, SignalMeta(np.dtype(object), (), "text", role="event"))
     if about.get("dtype") == "video":
         file, start = documents.video_file(rows.row, name)
         return CameraSignal(rows, name, file, start)
@@ -466,7 +447,7 @@ def _open_signal(rows: EpisodeRows, name: str) -> Signal:
         sides = declared if isinstance(declared, list) and len(declared) == 3 else [0, 0, 0]
         column = Rows.objects(rows.row.length, "bytes", partial(rows.read_pictures, name))
         column = replace(column, is_pictures=True, has_axis=1 in (sides[0], sides[2]))
-        return PicturesSignal(name, column, rows.times, role, STEPS, rows.path)
+        return column.stills(name, rows.times, rows.path, role=role, clock=STEPS)
     labels = about.get("names")
     size = kind.shape[0] if len(kind.shape) == 1 else len(kind.shape)
     is_named = isinstance(labels, list) and len(labels) == size and all(isinstance(n, str) for n in labels)
@@ -553,18 +534,6 @@ class EpisodeRows(Reopens):
     def times(self) -> Times:
         """The times of the rows: exactly on the grid of the frame rate if `timestamp` is."""
         return self._times
-
-    def task_events(self) -> ArraySignal:
-        """The task where it changes inside an episode: an event at each change."""
-        numbers = self.numbers("task_index", "iu")
-        at = np.flatnonzero(np.diff(numbers, prepend=numbers[:1] - 1))
-        texts = {int(row["task_index"]): str(row["task"]) for row in self.source.documents.tasks}
-        values = np.empty(len(at), object)
-        for place, number in enumerate(numbers[at].tolist()):
-            if number not in texts:
-                raise CorruptLayoutError(f"there is no task {number}", path=self.path)
-            values[place] = texts[number]
-        return ArraySignal(self.times()[at], values, SignalMeta(np.dtype(object), (), "text", role="event"))
 
     def first_frame(self, video: SourceVideo, start_s: float, name: str) -> int:
         """The frame of a file that the first row of the episode shows; every row must have its frame."""

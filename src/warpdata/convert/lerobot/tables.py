@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from warpdata.bytekit.arrays import dtype_of, read_only
 from warpdata.bytekit.arrow_arrays import numpy_dtype
 from warpdata.bytekit.io.ranges import RangeFile
-from warpdata.bytekit.process.locks import ThreadLock
+from warpdata.bytekit.process.forks import ThreadLock
 from warpdata.convert.place import Place
 from warpdata.convert.tables.parquet import LISTS, flat_values
 from warpdata.errors import CorruptLayoutError, FormatError, MissingExtraError, UnsupportedDtypeError, nearest
@@ -66,21 +66,19 @@ class ColumnKind:
             column = one_chunk(table, self.name)
             column = column.storage if isinstance(column, pa.ExtensionArray) else column
             if self.dtype == OBJECT:
-                return read_only(self._texts(column.to_pylist()))
+                cells, out = column.to_pylist(), np.empty(len(column), object)
+                out[:] = (
+                    [json.dumps(cell, ensure_ascii=False, default=str) for cell in cells]
+                    if self.is_json
+                    else ["" if cell is None else cell for cell in cells]
+                )
+                return read_only(out)
             uneven = CorruptLayoutError(f"column {self.name!r} has rows of different lengths", path=path)
             rows, (values, _) = len(column), flat_values(column, self.name, path, uneven)
         if values.size != rows * math.prod(self.shape):
             counts = f"{values.size} numbers in {rows} rows of shape {list(self.shape)}"
             raise CorruptLayoutError(f"column {self.name!r} has {counts}", path=path)
         return read_only(np.asarray(values, self.dtype).reshape(rows, *self.shape))
-
-    def _texts(self, values: list[Any]) -> NDArray[Any]:
-        out = np.empty(len(values), object)
-        if self.is_json:
-            out[:] = [json.dumps(value, ensure_ascii=False, default=str) for value in values]
-        else:
-            out[:] = ["" if value is None else value for value in values]
-        return out
 
 
 def _shape(name: str, sides: list[int | None], declared: Any, path: str) -> tuple[int, ...]:
@@ -137,7 +135,7 @@ class Tables:
         """The columns of a file, without those of videos; a declared one that is missing is an error."""
         schema = self.schema(file)
         if self._kinds is None or not self._kinds[0].equals(schema):
-            declared = [name for name, each in features.items() if each.get("dtype") != "video"]
+            declared = [name for name, feature in features.items() if feature.get("dtype") != "video"]
             names = dict.fromkeys([*declared, *schema.names])
             kinds = {name: ColumnKind(name, schema, features.get(name, {}), path) for name in names}
             self._kinds = (schema, kinds)
@@ -209,7 +207,7 @@ def pictures(table: Any, name: str, rows: range, path: str) -> list[tuple[bytes 
     """(bytes, path) of the pictures of a column; a row has at least one of the two."""
     with arrow_errors(path):
         values = one_chunk(table, name).slice(rows.start, len(rows)).to_pylist()
-    return [(each.get("bytes"), each.get("path")) if each else (None, None) for each in values]
+    return [(picture.get("bytes"), picture.get("path")) if picture else (None, None) for picture in values]
 
 
 def write_table(path: str, columns: Mapping[str, Any], metadata: Mapping[str, str] | None = None) -> None:

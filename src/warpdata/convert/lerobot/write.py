@@ -39,15 +39,15 @@ from warpdata.convert.lerobot.features import (
 from warpdata.convert.lerobot.read import FORMAT, OURS, TASK, is_of_lerobot
 from warpdata.convert.place import check_inside
 from warpdata.convert.plain_names import free_name, with_own_names
-from warpdata.convert.receipt import ConversionReceipt, EpisodeNotes, Note, packed, unpacked
+from warpdata.convert.receipt import ConversionReceipt, EpisodeNotes, Note, pack, unpack
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.episodes.forms.directory import RawCamera, encode_cameras
 from warpdata.episodes.record.camera import VideoFile
 from warpdata.episodes.sources.cameras import VideoSignal
 from warpdata.episodes.sources.encoded import EncodedRun, encoded_run
 from warpdata.errors import SchemaMismatchError, WarpError, require_word
-from warpdata.formats.episodedir.containers import HEAD_BYTES, file_head, wrapped
-from warpdata.formats.episodedir.images import STILL_CODECS, FrameShape, VideoOptions
+from warpdata.formats.episodedir.containers import HEAD_BYTES, file_around, file_head
+from warpdata.formats.episodedir.documents import STILL_CODECS, FrameShape, VideoOptions
 from warpdata.formats.episodedir.video import encode_png
 from warpdata.timeline.episode import Episode
 
@@ -203,7 +203,7 @@ class VideoOut:
     def close(self) -> None:
         """Write the tables, and how long the frames are."""
         size, shows = np.array(self._sizes, np.int64), np.array(self._shows, np.int64)
-        around = wrapped(self.entry, size, shows, np.array(self._keys, np.bool_), self._rate)
+        around = file_around(self.entry, size, shows, np.array(self._keys, np.bool_), self._rate)
         self._file.write(around.tail)
         self._file.seek(0)
         self._file.write(around.head)
@@ -316,31 +316,28 @@ class FileNumbers:
             self.out.discard()
 
 
+@dataclass
 class LeRobotWriter(StepWriter):
     """Data and video files of many episodes each (v3.0), or of one (v2.1), and the metadata."""
 
     format = FORMAT
+    _version: Version
+    _names: Mapping[str, str] | None
+    _task: str | None
+    _robot_type: str | None
+    _frames_as: Literal["video", "image"]
+    _video: VideoOptions
+    _limits: tuple[int, int]
+    _rows: list[dict[str, Any]] = field(default_factory=list)
+    """The entry of every written episode in the metadata."""
+    _stats: list[dict[str, Any]] = field(default_factory=list)
+    _statistics: dict[str, SetStatistics] = field(default_factory=dict)
+    _remarks: list[str] = field(default_factory=list)
+    _frames = 0
 
-    def __init__(
-        self,
-        version: Version,
-        names: Mapping[str, str] | None,
-        task: str | None,
-        robot_type: str | None,
-        frames_as: Literal["video", "image"],
-        video: VideoOptions,
-        limits: tuple[int, int],
-    ) -> None:
-        self.version, self.is_v3 = version, version == "v3.0"
-        self._names, self._task, self._robot_type, self._frames_as = names, task, robot_type, frames_as
-        self._is_robot_given = robot_type is not None
-        self._video, self._limits = video, limits
-        self._rows: list[dict[str, Any]] = []
-        """The entry of every written episode in the metadata."""
-        self._stats: list[dict[str, Any]] = []
-        self._frames = 0
-        self._statistics: dict[str, SetStatistics] = {}
-        self._remarks: list[str] = []
+    def __post_init__(self) -> None:
+        self.version, self.is_v3 = self._version, self._version == "v3.0"
+        self._is_robot_given = self._robot_type is not None
 
     @contextlib.contextmanager
     def open(self, target: Path) -> Iterator[Path]:
@@ -408,7 +405,7 @@ class LeRobotWriter(StepWriter):
         self._count_frames(made, columns)
         static = self._static_beside(episode, made)
         start = int(rows.steps.times_ns[0])
-        about = EpisodeNotes(len(rows), start_ns=start, static=packed(static)).to_json()
+        about = EpisodeNotes(len(rows), start_ns=start, static=pack(static)).to_json()
         return Part(len(rows), made, about)
 
     def _static_beside(self, episode: Episode, made: Prepared) -> dict[str, Any]:
@@ -460,7 +457,7 @@ class LeRobotWriter(StepWriter):
         elif task is not None:
             made.texts = [str(task)] * len(rows)
         about = episode.meta.get(FORMAT)
-        about = unpacked(about) if isinstance(about, Mapping) else {}
+        about = unpack(about) if isinstance(about, Mapping) else {}
         entry, stats = about.get("episode"), about.get("stats")
         if isinstance(entry, Mapping):
             made.entry = {
@@ -469,7 +466,7 @@ class LeRobotWriter(StepWriter):
                 if key not in _COUNTED and not key.startswith(_PLACES)
             }
         if isinstance(stats, Mapping):
-            made.stated = {name: dict(each) for name, each in stats.items() if isinstance(each, Mapping)}
+            made.stated = {name: dict(item) for name, item in stats.items() if isinstance(item, Mapping)}
         index = episode.signals.get("index")
         if index is not None and is_of_lerobot(episode):
             first = int(index[0][0]) if len(index) == len(rows) else -1
@@ -499,7 +496,7 @@ class LeRobotWriter(StepWriter):
         assert self._fps is not None
         defaults = self._plan.defaults(self._fps, number, first, texts)
         columns = {one.name: _column(one, made) for one in self._features.chosen if one.storing != "video"}
-        columns |= {name: tables.number_column(each, is_scalar=True) for name, each in defaults.items()}
+        columns |= {name: tables.number_column(column, is_scalar=True) for name, column in defaults.items()}
         self._write_data({name: columns[name] for name in self._features.to_json() if name in columns})
         videos: dict[str, Any] = {}
         for name, frames in made.frames.items():
@@ -541,7 +538,7 @@ class LeRobotWriter(StepWriter):
     def _write_video(self, name: str, frames: EncodedFrames, count: int) -> dict[str, Any]:
         """Add the frames of an episode to the video file of its camera; the entries about its place."""
         assert self._fps is not None
-        feature = next(each for each in self._features.chosen if each.name == name)
+        feature = next(feature for feature in self._features.chosen if feature.name == name)
         if "info" not in feature.about and "video_info" not in feature.about:
             feature.about["info"] = frames.info
         camera, size = self._cameras[name], sum(frames.sizes)
@@ -600,7 +597,7 @@ class LeRobotWriter(StepWriter):
         tasks, had_stats = self._plan.tasks, self._plan.original.get("stats") is not None
         is_same = episodes.is_whole and receipt.is_exact
         stated = self._plan.stated_stats(len(self._rows), self._frames) if is_same else None
-        stats = {name: each.statistics() for name, each in self._statistics.items()}
+        stats = {name: counts.statistics() for name, counts in self._statistics.items()}
         stats = {name: each for name, each in stats.items() if each is not None}
         if self.is_v3 or had_stats:
             self._json("meta/stats.json", stats if stated is None else stated)

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from warpdata.bytekit.codec import decode as decode_bytes
 from warpdata.bytekit.codec import decode_lz4_frame
 from warpdata.bytekit.io.ranges import RangeReader
-from warpdata.bytekit.lazy import cached_property
+from warpdata.bytekit.process.forks import cached_property
 from warpdata.convert.messages import (
     MAX_MESSAGE_BYTES,
     Attachment,
@@ -31,7 +31,6 @@ from warpdata.convert.messages import (
     MessageLog,
     Payloads,
     Stamps,
-    name_path,
 )
 from warpdata.convert.messages.episode import Reading, Recordings, TimeKind
 from warpdata.convert.place import Place
@@ -43,6 +42,7 @@ from warpdata.errors import (
     FormatError,
     LimitExceededError,
     TruncatedError,
+    naming,
 )
 
 MAGIC = b"\x89MCAP0\r\n"
@@ -157,7 +157,7 @@ class McapLog(MessageLog):
     def _scanned(self) -> _Contents:
         contents = _Contents()
         for file in range(len(self._files)):
-            with name_path(self._path(file)):
+            with naming(self._path(file)):
                 contents.scan(self._open(file), file, self._path(file) if self._recover else None)
         return contents
 
@@ -232,7 +232,7 @@ class McapLog(MessageLog):
             self._cache.move_to_end(number)
             return records
         part = self._scanned.parts[number]
-        with name_path(self._path(part.file)):
+        with naming(self._path(part.file)):
             stored = self._open(part.file).read(part.offset, part.offset + part.stored)
             records = np.frombuffer(_decompress(part, stored), np.uint8)
         self._cache[number] = records
@@ -436,7 +436,18 @@ class _Contents:
         elif opcode == _CHUNK:
             self._add_chunk(fields, offset)
         elif opcode == _ATTACHMENT:
-            self._add_attachment(fields, body)
+            log_ns, create_ns, name, media_type = (
+                fields.number(8),
+                fields.number(8),
+                fields.text(),
+                fields.text(),
+            )
+            data = bytes(fields.take(fields.number(8)))
+            actual = zlib.crc32(body[: fields.at])
+            _check_crc(f"attachment {name!r}", fields.number(4), actual)
+            if max(log_ns, create_ns) >= _MAX_TIME:
+                raise CorruptLayoutError(f"timestamp out of range in attachment {name!r}")
+            self.attachments.append(Attachment(name, media_type, log_ns, create_ns, data))
         elif opcode == _METADATA:
             self.metadata.append({"name": fields.text(), "metadata": fields.pairs()})
         elif opcode == _HEADER:
@@ -457,15 +468,6 @@ class _Contents:
         if self._file_channels.setdefault(number, channel) != channel:
             raise CorruptLayoutError(f"several channels with number {number}")
         self._numbers[number] = self.channels.setdefault(channel, len(self.channels))
-
-    def _add_attachment(self, fields: _Fields, body: memoryview) -> None:
-        log_ns, create_ns, name, media_type = fields.number(8), fields.number(8), fields.text(), fields.text()
-        data = bytes(fields.take(fields.number(8)))
-        actual = zlib.crc32(body[: fields.at])
-        _check_crc(f"attachment {name!r}", fields.number(4), actual)
-        if max(log_ns, create_ns) >= _MAX_TIME:
-            raise CorruptLayoutError(f"timestamp out of range in attachment {name!r}")
-        self.attachments.append(Attachment(name, media_type, log_ns, create_ns, data))
 
     def _add_chunk(self, fields: _Fields, offset: int) -> None:
         fields.take(16)  # first and last time

@@ -21,7 +21,7 @@ from warpdata.convert.messages import Attachment, LogChannel
 from warpdata.convert.messages.cdr import PRIMITIVES
 from warpdata.convert.messages.episode import ATTACHMENT_KEYS, ATTACHMENTS, KEPT, OWN
 from warpdata.convert.messages.payload import stored_config, to_stream_packet
-from warpdata.convert.receipt import ConversionReceipt, How, Note, note_of, packed
+from warpdata.convert.receipt import ConversionReceipt, How, Note, note_of, pack
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.episodes.sources.encoded import EncodedRun, encoded_run
 from warpdata.errors import (
@@ -107,7 +107,7 @@ def _write_file(
     if attachments:
         notes[ATTACHMENTS] = note_of(episode.signals[ATTACHMENTS])
     meta = {key: value for key, value in episode.meta.items() if key not in _NOT_STORED}
-    about = {"id": source_id(episode), "static": packed(dict(episode.static)), "meta": packed(meta)}
+    about = {"id": source_id(episode), "static": pack(dict(episode.static)), "meta": pack(meta)}
     kept = episode.meta.get(KEPT)
     if isinstance(kept, Mapping) and kept.get("channels"):  # of a recording of other programs
         about[KEPT] = kept
@@ -164,7 +164,7 @@ def _recording_parts(episode: Episode) -> tuple[list[Attachment], list[tuple[str
         if stated and signal is not None and len(stated) == len(signal):
             for about, (data, _) in zip(stated, signal, strict=True):
                 attachments.append(Attachment(**{key: about[key] for key in ATTACHMENT_KEYS}, data=data))
-        records = [(str(each["name"]), dict(each["metadata"])) for each in kept.get("metadata", ())]
+        records = [(str(entry["name"]), dict(entry["metadata"])) for entry in kept.get("metadata", ())]
     except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
         fact = f"corrupted metadata of an imported recording ({error!r})"
         raise CorruptLayoutError(fact, path=episode.source.place) from None
@@ -199,7 +199,16 @@ class SignalTopic:
             schema, definition = "sensor_msgs/msg/Image", IMAGE
         else:
             schema, definition = _define_value(meta)
-        about = {OWN: json.dumps(_meta_to_json(name, meta))}
+        dtype, shape = meta.rows or (meta.dtype, meta.shape)
+        stated = {
+            "signal": name,
+            "kind": meta.kind,
+            "dtype": None if dtype == OBJECT else dtype_of(dtype).name,
+            "shape": list(shape),
+            "names": None if meta.names is None else list(meta.names),
+            **{key: getattr(meta, key) for key in ("role", "clock", "units", "of", "model", "rate_hz")},
+        }
+        about = {OWN: json.dumps({key: value for key, value in stated.items() if value is not None})}
         self.channel = LogChannel(f"/{name}", schema, "ros2msg", definition.encode(), "cdr", about)
 
     def messages(self, number: int) -> Iterator[tuple[int, int, int, bytes]]:
@@ -328,16 +337,3 @@ def encode_string(value: str) -> bytes:
 def encode_blob(value: bytes) -> bytes:
     """Bytes after their length."""
     return _u32(len(value)) + value
-
-
-def _meta_to_json(name: str, meta: SignalMeta) -> dict[str, Any]:
-    dtype, shape = meta.rows or (meta.dtype, meta.shape)
-    stated = {
-        "signal": name,
-        "kind": meta.kind,
-        "dtype": None if dtype == OBJECT else dtype_of(dtype).name,
-        "shape": list(shape),
-        "names": None if meta.names is None else list(meta.names),
-        **{key: getattr(meta, key) for key in ("role", "clock", "units", "of", "model", "rate_hz")},
-    }
-    return {key: value for key, value in stated.items() if value is not None}

@@ -5,35 +5,21 @@ Here: the interface between containers of messages (MCAP files, ROS 2 bags) and 
 
 from __future__ import annotations
 
-import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.lazy import cached_property
-from warpdata.bytekit.process.forks import Reopens
+from warpdata.bytekit.process.forks import Reopens, cached_property
 from warpdata.convert.place import Place
-from warpdata.errors import WarpError
 
 Ints = NDArray[np.int64]
 
 MAX_MESSAGE_BYTES = 1 << 30
 """Limit for one message; larger sizes are refused before anything is allocated."""
-
-
-@contextlib.contextmanager
-def name_path(path: str) -> Iterator[None]:
-    """Add the path to errors that do not name one."""
-    try:
-        yield
-    except WarpError as error:
-        if error.path is not None:
-            raise
-        raise type(error)(error.message, path=path, hint=error.hint) from None
 
 
 @dataclass(frozen=True)

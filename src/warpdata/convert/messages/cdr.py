@@ -216,7 +216,12 @@ class _Layout:
         for name, leaf in self.leaves.items():
             shape = leaf.shape
             if name == self.tail:
-                values[name] = self._read_tails(messages, rows, matrix)
+                raw = np.ascontiguousarray(matrix[:, -4:])
+                sizes = raw.view(f"{self.order}u4").reshape(-1).astype(np.int64)
+                rest = messages.sizes[rows] - self.size - sizes
+                if ((rest < 0) | (rest > _MAX_PADDING)).any():
+                    raise CorruptLayoutError("size of a message does not match its last field")
+                values[name] = Payloads(messages.data, messages.starts[rows] + self.size, sizes).split()
             elif shape is None:
                 values[name] = [None] * len(rows)
             elif leaf.type in TEXTS:
@@ -230,14 +235,6 @@ class _Layout:
             else:
                 values[name] = _read_numbers(leaf, shape, matrix, self.order)
         return values
-
-    def _read_tails(self, messages: Payloads, rows: Ints, matrix: Matrix) -> list[memoryview]:
-        raw = np.ascontiguousarray(matrix[:, -4:])
-        sizes = raw.view(f"{self.order}u4").reshape(-1).astype(np.int64)
-        rest = messages.sizes[rows] - self.size - sizes
-        if ((rest < 0) | (rest > _MAX_PADDING)).any():
-            raise CorruptLayoutError("size of a message does not match its last field")
-        return Payloads(messages.data, messages.starts[rows] + self.size, sizes).split()
 
 
 class CdrDecoder:
@@ -258,21 +255,18 @@ class CdrDecoder:
         rest = np.arange(len(messages.starts))
         known = iter(list(self._layouts))
         while len(rest):
-            layout = next(known, None) or self._find_layout(messages, int(rest[0]))
+            layout = next(known, None)
+            if layout is None:
+                start, size = int(messages.starts[rest[0]]), int(messages.sizes[rest[0]])
+                walk = _Walk(messages.data[start : start + size].tobytes(), self._tail, self._path)
+                layout = walk.run(self._struct)
+                self._layouts += [layout] if len(self._layouts) < _MAX_LAYOUTS else []
             mask = layout.select(messages, rest)
             rows, rest = rest[mask], rest[~mask]
             if len(rows):
                 for name, values in layout.read(messages, rows).items():
                     parts[name].append((rows, values))
         return {name: _merge(pieces, len(messages.starts)) for name, pieces in parts.items()}
-
-    def _find_layout(self, messages: Payloads, row: int) -> _Layout:
-        start, size = int(messages.starts[row]), int(messages.sizes[row])
-        walk = _Walk(messages.data[start : start + size].tobytes(), self._tail, self._path)
-        layout = walk.run(self._struct)
-        if len(self._layouts) < _MAX_LAYOUTS:
-            self._layouts.append(layout)
-        return layout
 
 
 def _declare(struct: Struct, prefix: str = "", depth: int = 0) -> dict[str, _Leaf]:

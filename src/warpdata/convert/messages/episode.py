@@ -14,18 +14,17 @@ from numpy.typing import NDArray
 from warpdata.bytekit.arrays import dtype_named, read_only
 from warpdata.bytekit.io.ranges import RangeReader, open_buffered
 from warpdata.bytekit.jsontext import parse_json_object
-from warpdata.bytekit.lazy import cached_property
-from warpdata.bytekit.process.forks import Reopens
+from warpdata.bytekit.process.forks import Reopens, cached_property
 from warpdata.convert.messages import Ints, MessageLog
 from warpdata.convert.messages.cdr import Values
 from warpdata.convert.messages.decoders import EMPTY, Decoder, FieldSummary, open_decoder, summarize, to_array
 from warpdata.convert.messages.payload import Payload, PayloadFinder, to_mp4_packet
 from warpdata.convert.place import Place
 from warpdata.convert.plain_names import free_name, plain_name
-from warpdata.convert.receipt import packed, unpacked
-from warpdata.convert.stepped import PicturesSignal, Rows, RowsSignal, image_kind
+from warpdata.convert.receipt import pack, unpack
+from warpdata.convert.stepped import Rows, RowsSignal, image_kind
 from warpdata.episodes.collection.episodes import EpisodesSource
-from warpdata.episodes.sources.file_video import FileVideo, SourceVideo
+from warpdata.episodes.sources.cameras import FileVideo, SourceVideo
 from warpdata.errors import (
     BlobNotFoundError,
     CorruptLayoutError,
@@ -50,7 +49,7 @@ from warpdata.timeline.meta import (
 )
 from warpdata.timeline.ragged import as_objects
 from warpdata.timeline.signal import Signal
-from warpdata.timeline.source import EpisodeSource, LazySignals, ReadOnlyDict
+from warpdata.timeline.source import EpisodeSource, LazySignals
 from warpdata.timeline.times import checked_rate
 
 TimeKind = Literal["log", "publish", "header"]
@@ -113,6 +112,7 @@ class Topic(Reopens):
         """Why the messages cannot be decoded."""
         self._clock, self._time, self._role = clock, time, role
         self._last_block: tuple[int, dict[str, Values]] = (-1, {})
+        self._frame_size: tuple[int, int] | None = None
 
     def __len__(self) -> int:
         return len(self._stamps.log_ns)
@@ -187,28 +187,26 @@ class Topic(Reopens):
         """Strictly increasing times of the records."""
         used, pair = self._time, None
         if used == "header":
-            single = {name for name, each in self.fields.items() if each.kind == "numbers" and not each.shape}
+            single = {name for name, item in self.fields.items() if item.kind == "numbers" and not item.shape}
             pair = next((pair for pair in _HEADER_STAMPS if single.issuperset(pair)), None)
             used = "log" if pair is None else used
         if used == "publish" and not bool((self._stamps.publish_ns > 0).all()):
             used = "log"
         times = self._stamps.log_ns if used == "log" else self._stamps.publish_ns
-        times = times if pair is None else self._read_header_times(pair)
+        if pair is not None:
+            blocks = []
+            for fields in self._decode_blocks():
+                parts = [np.asarray(fields[name]) for name in pair]
+                if any(not (np.abs(part.astype(np.float64)) < _MAX_STAMP).all() for part in parts):
+                    fact = f"header stamp out of range in topic {self.channel.topic!r}"
+                    raise CorruptLayoutError(fact, path=self.log.name)
+                seconds, nanoseconds = (part.astype(np.int64) for part in parts)
+                blocks.append(seconds * 1_000_000_000 + nanoseconds)
+            times = np.concatenate(blocks)
         order, steps = np.argsort(times, kind="stable"), np.arange(len(times))
         strict = np.maximum.accumulate(times[order] - steps) + steps
         moved_ns = int(np.abs(strict - times[order]).max(initial=0))
         return _Timing(used, read_only(strict), None if bool((order == steps).all()) else order, moved_ns)
-
-    def _read_header_times(self, names: tuple[str, str]) -> NDArray[np.int64]:
-        blocks = []
-        for fields in self._decode_blocks():
-            parts = [np.asarray(fields[name]) for name in names]
-            if any(not (np.abs(part.astype(np.float64)) < _MAX_STAMP).all() for part in parts):
-                fact = f"header stamp out of range in topic {self.channel.topic!r}"
-                raise CorruptLayoutError(fact, path=self.log.name)
-            seconds, nanoseconds = (part.astype(np.int64) for part in parts)
-            blocks.append(seconds * 1_000_000_000 + nanoseconds)
-        return np.concatenate(blocks)
 
     def read_times(self) -> NDArray[np.int64]:
         """Times of the records of every signal of the topic."""
@@ -259,7 +257,7 @@ class Topic(Reopens):
         """The large field of records [low, high) as bytes."""
         payload = self.payload
         assert payload is not None
-        return as_objects(bytes(payload.content(each)) for each in self.read_field(payload.field, low, high))
+        return as_objects(bytes(payload.content(item)) for item in self.read_field(payload.field, low, high))
 
     def read_content(self, low: int, high: int) -> NDArray[Any]:
         """Raw images, or bytes, of records [low, high)."""
@@ -307,7 +305,7 @@ class Topic(Reopens):
         role = self._choose_role(name, "image")
         if payload.still is not None:
             rows = replace(Rows.objects(len(self), "bytes", self.read_bytes), is_pictures=True)
-            return PicturesSignal(name, rows, self.read_times, role, self._clock, self.path)
+            return rows.stills(name, self.read_times, self.path, role=role, clock=self._clock)
         if payload.video is not None:
             source = SourceVideo(self.open_video, f"{self.log.name}#{self.base}.mp4")
             return FileVideo(source, self.read_times, name=name, role=role, clock=self._clock)
@@ -320,13 +318,10 @@ class Topic(Reopens):
 
     def open_video(self) -> RangeReader:
         """The packets of a video as an MP4 file."""
+        if self._frame_size is None:  # the decoder knows it
+            probe = list_packets(open_buffered(self._open_video(_PROBE_SIDE, _PROBE_SIDE)), self.path)[0]
+            self._frame_size = probe.width, probe.height
         return self._open_video(*self._frame_size)
-
-    @cached_property
-    def _frame_size(self) -> tuple[int, int]:
-        """Width and height of a video, from its decoder."""
-        probe = list_packets(open_buffered(self._open_video(_PROBE_SIDE, _PROBE_SIDE)), self.path)[0]
-        return probe.width, probe.height
 
     def _open_video(self, width: int, height: int) -> RangeReader:
         video = None if self.payload is None else self.payload.video
@@ -364,7 +359,9 @@ class Reading(NamedTuple):
 
 
 class Recordings(Reopens, EpisodesSource):
-    """Recordings below a place, one episode each."""
+    """Recordings below a place, one episode each; their ids are the names of files and bags."""
+
+    ids: Sequence[str] = ()
 
     def __init__(
         self,
@@ -374,20 +371,11 @@ class Recordings(Reopens, EpisodesSource):
         open_log: Callable[[Place, list[str]], MessageLog],
     ) -> None:
         """`find` gives the files of every recording by its id: one empty name if the place itself is the file."""
-        self._place, self._reading, self._open_log = place, reading, open_log
+        self._place, self.name, self._reading, self._open_log = place, place.name, reading, open_log
         self._recordings = find(place)
+        self.ids = list(self._recordings)
         if not self._recordings:
             raise BlobNotFoundError("folder has no recording of this format", path=place.name)
-
-    @property
-    def name(self) -> str:
-        """Path or URL of the file or folder."""
-        return self._place.name
-
-    @property
-    def ids(self) -> Sequence[str]:
-        """Names of files and bags."""
-        return list(self._recordings)
 
     def open(self, position: int) -> Episode:
         """The recording at a position."""
@@ -396,21 +384,13 @@ class Recordings(Reopens, EpisodesSource):
         return Episode(MessageSource(name, log, self._reading))
 
 
-class MessageSource(Reopens, EpisodeSource):
-    """One recording."""
+class MessageSource(EpisodeSource):
+    """One recording: a signal per field of a topic; types are known when names are, values are read on use."""
 
     def __init__(self, id: str, log: MessageLog, reading: Reading) -> None:  # noqa: A002 - the word of the model
-        self._id, self._log, self._reading = id, log, reading
-
-    @property
-    def id(self) -> str:
-        """Name of the file or folder."""
-        return self._id
-
-    @property
-    def place(self) -> str | None:
-        """Path or URL of the recording."""
-        return self._log.name
+        self._log, self._reading = log, reading
+        signals = LazySignals(lambda: self._openers, lambda name: self._openers[name](name))
+        super().__init__(id, signals, self._read_static, self._read_meta, place=log.name)
 
     @cached_property
     def _own(self) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -419,7 +399,7 @@ class MessageSource(Reopens, EpisodeSource):
             if record["name"] == OWN:
                 try:
                     stated = parse_json_object(record["metadata"].get("episode", "{}").encode())
-                    static, meta = (unpacked(stated.get(key)) for key in ("static", "meta"))
+                    static, meta = (unpack(stated.get(key)) for key in ("static", "meta"))
                 except WarpError:
                     break
                 static, meta = (dict(items) if isinstance(items, Mapping) else {} for items in (static, meta))
@@ -450,8 +430,7 @@ class MessageSource(Reopens, EpisodeSource):
         return {topic.number: topic for topic in topics.values()}
 
     @cached_property
-    def signals(self) -> Mapping[str, Signal]:
-        """A signal per field; types are known now, values are read on use."""
+    def _openers(self) -> dict[str, Callable[[str], Signal]]:
         openers: dict[str, Callable[[str], Signal]] = {}
         for number in self._chosen:
             topic = self._topics.get(number)
@@ -466,10 +445,9 @@ class MessageSource(Reopens, EpisodeSource):
                     openers[free_name(f"{topic.base}/{plain_name(label)}", openers)] = opener
         if self._log.contents.attachments:
             openers[free_name(ATTACHMENTS, openers)] = self._open_attachments
-        return LazySignals(lambda: openers, lambda name: openers[name](name))
+        return openers
 
-    @cached_property
-    def static(self) -> Mapping[str, Any]:
+    def _read_static(self) -> dict[str, Any]:
         """Lists of names that do not change, static items that our writer stored, and the task of a metadata record."""
         items: dict[str, Any] = {}
         for topic in self._topics.values():
@@ -480,31 +458,46 @@ class MessageSource(Reopens, EpisodeSource):
         for record in self._log.contents.about["metadata"]:
             if record["name"] != OWN and "task" in record["metadata"]:
                 items.setdefault("task", record["metadata"]["task"])
-        return ReadOnlyDict(items)
+        return items
 
-    @cached_property
-    def meta(self) -> Mapping[str, Any]:
+    def _read_meta(self) -> dict[str, Any]:
         """Metadata that our writer stored, and what the recording has besides messages."""
         own = self._own[1]
         if own and not self._topics:
-            return ReadOnlyDict(own)
+            return own
         schemas: list[tuple[str, str, bytes]] = []
         channels = []
         for topic in self._topics.values():
             schema = (topic.channel.schema, topic.channel.schema_encoding, topic.channel.schema_data)
             if schema not in schemas:
                 schemas.append(schema)
-            channels.append(_describe_topic(topic, schemas.index(schema)))
+            payload = topic.payload
+            stated: dict[str, Any] = {
+                "topic": topic.channel.topic,
+                "signal": topic.base,
+                "schema": (schemas.index(schema)),
+                "encoding": topic.channel.message_encoding,
+                "metadata": dict(topic.channel.metadata),
+                "time": topic.timing.used,
+                "messages": len(topic),
+            }
+            more = {
+                "payload": None if payload is None else {"field": payload.field, "kind": payload.kind},
+                "moved_ns": topic.timing.moved_ns,
+                "not_decoded": topic.problem,
+                "only_in_messages": topic.skipped,
+            }
+            channels.append(stated | {key: value for key, value in more.items() if value})
         kept = {
             **self._log.contents.about,
-            "schemas": [{"name": name, "encoding": kind, "data": packed(raw)} for name, kind, raw in schemas],
+            "schemas": [{"name": name, "encoding": kind, "data": pack(raw)} for name, kind, raw in schemas],
             "channels": channels,
             "attachments": [
                 {key: getattr(attachment, key) for key in ATTACHMENT_KEYS}
                 for attachment in self._log.contents.attachments
             ],
         }
-        return ReadOnlyDict({**own, KEPT: kept})
+        return {**own, KEPT: kept}
 
     def stored_bytes(self) -> int:
         """Size of all messages."""
@@ -519,46 +512,7 @@ class MessageSource(Reopens, EpisodeSource):
         return ArraySignal(times, data, SignalMeta(OBJECT, (), "bytes", role="other"))
 
 
-def _describe_topic(topic: Topic, schema: int) -> dict[str, Any]:
-    payload = topic.payload
-    stated: dict[str, Any] = {
-        "topic": topic.channel.topic,
-        "signal": topic.base,
-        "schema": schema,
-        "encoding": topic.channel.message_encoding,
-        "metadata": dict(topic.channel.metadata),
-        "time": topic.timing.used,
-        "messages": len(topic),
-    }
-    more = {
-        "payload": None if payload is None else {"field": payload.field, "kind": payload.kind},
-        "moved_ns": topic.timing.moved_ns,
-        "not_decoded": topic.problem,
-        "only_in_messages": topic.skipped,
-    }
-    return stated | {key: value for key, value in more.items() if value}
-
-
 # Topics that warpdata wrote.
-
-
-def _parse_meta(stated: Mapping[str, Any]) -> SignalMeta:
-    kind = as_kind(stated["kind"])
-    names, shape = stated.get("names"), tuple(int(side) for side in stated["shape"])
-    if min(shape, default=0) < 0:
-        raise ValueError(shape)
-    dtype = OBJECT if kind in ("text", "bytes") else dtype_named(stated["dtype"]).dtype
-    is_ragged = kind in ("ragged", "sound")
-    return SignalMeta(
-        OBJECT if is_ragged else dtype,
-        () if is_ragged else shape,
-        kind,
-        names=None if names is None else tuple(map(str, names)),
-        role=as_role(stated["role"]),
-        **{key: stated.get(key) for key in ("units", "of", "model", "clock")},
-        rows=RowType(dtype, shape) if is_ragged else None,
-        rate_hz=checked_rate(stated["rate_hz"]) if kind == "sound" else None,
-    )
 
 
 def open_own_topic(log: MessageLog, number: int) -> tuple[str, Callable[[str], Signal]]:
@@ -566,7 +520,27 @@ def open_own_topic(log: MessageLog, number: int) -> tuple[str, Callable[[str], S
     channel = log.contents.channels[number]
     try:
         stated = parse_json_object(channel.metadata[OWN].encode())
-        name, meta = str(stated["signal"]), _parse_meta(stated)
+        kind = as_kind(stated["kind"])
+        names, shape = stated.get("names"), tuple(int(side) for side in stated["shape"])
+        if min(shape, default=0) < 0:
+            raise ValueError(shape)
+        dtype = OBJECT if kind in ("text", "bytes") else dtype_named(stated["dtype"]).dtype
+        is_ragged = kind in ("ragged", "sound")
+        name, meta = (
+            str(stated["signal"]),
+            (
+                SignalMeta(
+                    OBJECT if is_ragged else dtype,
+                    () if is_ragged else shape,
+                    kind,
+                    names=None if names is None else tuple(map(str, names)),
+                    role=as_role(stated["role"]),
+                    **{key: stated.get(key) for key in ("units", "of", "model", "clock")},
+                    rows=RowType(dtype, shape) if is_ragged else None,
+                    rate_hz=checked_rate(stated["rate_hz"]) if kind == "sound" else None,
+                )
+            ),
+        )
     except (WarpError, KeyError, TypeError, ValueError):
         fact = f"corrupted description of the signal of topic {channel.topic!r}"
         raise CorruptLayoutError(fact, path=log.name) from None
@@ -585,7 +559,17 @@ def _open_signal(topic: Topic, meta: SignalMeta, name: str) -> Signal:
 def _read_rows(topic: Topic, meta: SignalMeta, low: int, high: int) -> NDArray[Any]:
     values = np.empty(0)
     if meta.rows is not None:
-        return _read_ragged(topic, meta.rows, low, high)
+        raws = (
+            value.tobytes() if isinstance(value, np.ndarray) else bytes(value)
+            for value in topic.read_field("value", low, high)
+        )
+        try:
+            return as_objects(
+                np.frombuffer(raw, meta.rows.dtype).reshape(-1, *meta.rows.shape) for raw in raws
+            )
+        except (TypeError, ValueError):
+            fact = f"values of topic {topic.channel.topic!r} are not rows of {meta.rows}"
+            raise CorruptLayoutError(fact, path=topic.log.name) from None
     if topic.payload is not None:
         values = topic.read_content(low, high)
     elif "value" in topic.fields:
@@ -597,16 +581,6 @@ def _read_rows(topic: Topic, meta: SignalMeta, low: int, high: int) -> NDArray[A
             path=topic.log.name,
         )
     return rows
-
-
-def _read_ragged(topic: Topic, kind: RowType, low: int, high: int) -> NDArray[Any]:
-    values = topic.read_field("value", low, high)
-    try:
-        raws = [value.tobytes() if isinstance(value, np.ndarray) else bytes(value) for value in values]
-        return as_objects(np.frombuffer(raw, kind.dtype).reshape(-1, *kind.shape) for raw in raws)
-    except (TypeError, ValueError):
-        fact = f"values of topic {topic.channel.topic!r} are not rows of {kind}"
-        raise CorruptLayoutError(fact, path=topic.log.name) from None
 
 
 def _check_values(values: NDArray[Any], meta: SignalMeta, count: int) -> NDArray[Any] | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Literal
@@ -17,11 +17,12 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.io.ranges import BytesRangeReader, JoinedRangeReader, RangeReader, read_coalesced
+from warpdata.bytekit.io.ranges import BytesRangeReader, JoinedRangeReader, RangeReader
 from warpdata.convert.messages.decoders import FieldSummary
+from warpdata.episodes.sources.encoded import PacketReader, ReadPackets
 from warpdata.errors import CorruptLayoutError, FormatError
-from warpdata.formats.episodedir.containers import sample_entry, wrapped
-from warpdata.formats.episodedir.images import Stream
+from warpdata.formats.episodedir.containers import file_around, sample_entry
+from warpdata.formats.episodedir.documents import Stream
 from warpdata.formats.episodedir.pictures import Still, is_still, still_of
 
 _DEPTH_HEAD_BYTES = 12
@@ -49,8 +50,6 @@ _PARAMETER_SETS = {"h264": (7, 8), "hevc": (32, 33, 34)}
 _MAX_UNITS = 1 << 16
 _MAX_SETS = 31
 """MP4 cannot count more parameter sets of one kind."""
-
-ReadPackets = Callable[[int, int], Sequence[bytes]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,38 +334,9 @@ class TopicVideo:
         stream = Stream(self.codec, "yuv420p", width, height, self.config)
         sizes, shown = np.array(self.sizes, np.int64), np.arange(len(self.sizes))
         entry = sample_entry(stream, width, height)
-        around = wrapped(entry, sizes, shown, np.array(self.keyframes, np.bool_), _RATE)
+        around = file_around(entry, sizes, shown, np.array(self.keyframes, np.bool_), _RATE)
         head, tail = (BytesRangeReader(data, path) for data in (around.head, around.tail))
-        return JoinedRangeReader([head, _PacketReader(read_packets, sizes, path), tail], path)
-
-
-class _PacketReader:
-    """Consecutive packets as a range reader."""
-
-    def __init__(self, read_packets: ReadPackets, sizes: NDArray[np.int64], path: str) -> None:
-        self.name = path
-        self._read_packets = read_packets
-        self._ends = np.cumsum(sizes)
-        self.size = int(self._ends[-1]) if len(sizes) else 0
-        self._buffer: tuple[int, bytes] = (0, b"")
-
-    def read(self, start: int, end: int) -> memoryview:
-        """Bytes [start, end)."""
-        begin, data = self._buffer
-        if start < begin or end > begin + len(data):
-            first = int(self._ends.searchsorted(start, "right"))
-            last = max(int(self._ends.searchsorted(end, "left")) + 1, min(first + 8, len(self._ends)))
-            begin = int(self._ends[first - 1]) if first else 0
-            data = b"".join(self._read_packets(first, last))
-            self._buffer = (begin, data)
-        return memoryview(data)[start - begin : end - begin]
-
-    def read_many(self, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
-        """Bytes of each range."""
-        return read_coalesced(self, ranges)
-
-    def close(self) -> None:
-        """Nothing is open."""
+        return JoinedRangeReader([head, PacketReader(read_packets, sizes, path), tail], path)
 
 
 def to_stream_packet(packet: bytes, codec: str, config: bytes, *, is_keyframe: bool) -> bytes:

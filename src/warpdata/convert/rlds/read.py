@@ -19,8 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.arrays import dtype_named, dtype_of
-from warpdata.bytekit.lazy import cached_property
-from warpdata.bytekit.process.locks import ThreadLock
+from warpdata.bytekit.process.forks import ThreadLock, cached_property
 from warpdata.convert.aligning import LAST_ROW, stated_rate
 from warpdata.convert.place import Place, check_inside
 from warpdata.convert.receipt import RECEIPT_FILE
@@ -310,7 +309,8 @@ class RldsEpisodes(SteppedEpisodes):
     def __init__(
         self, place: Place, splits: tuple[str, ...] | None, fps: float | None, last_row: LastRow | None = None
     ) -> None:
-        self._place, self._splits, self._fps, self._last_row = place, splits, fps, last_row
+        super().__init__(place, fps)
+        self._splits, self._last_row = splits, last_row
         self._receipt_file = f"{self._prefix or ''}{RECEIPT_FILE}"
         self._info: dict[str, Any] = self.metadata["rlds"]["info"]
         features = self.metadata["rlds"]["features"]
@@ -467,7 +467,9 @@ class RldsEpisodes(SteppedEpisodes):
             array = record.read_array(leaf)
             return Rows(record.steps, array.dtype, array.shape[1:], read)
         rows = Rows.objects(record.steps, "text" if leaf.kind == "text" else "bytes", read)
-        if not record.has_pictures(leaf):
+        values = record._list(leaf.path)
+        is_bytes = values.kind == "bytes" and len(values) > 0 and leaf.kind in ("image", "unknown")
+        if not (is_bytes and is_still(bytes(values.entries[0][:16]))):
             return rows
         return rows.as_pictures(has_axis=len(leaf.shape) == 3 and leaf.shape[2] == 1)
 
@@ -529,12 +531,6 @@ class ExampleRecord:
         """Whether the episode has values of a feature; empty texts and rows are values."""
         path = f"{leaf.path}/{RAGGED_VALUES}" if leaf.kind == "ragged" else leaf.path
         return len(self._list(path)) > 0 or (leaf.kind in ("text", "ragged") and self.steps > 0)
-
-    def has_pictures(self, leaf: Leaf) -> bool:
-        """Whether the values are JPEG or PNG pictures."""
-        values = self._list(leaf.path)
-        is_bytes = values.kind == "bytes" and len(values) > 0 and leaf.kind in ("image", "unknown")
-        return is_bytes and is_still(bytes(values.entries[0][:16]))
 
     def read_entries(self, leaf: Leaf, start: int, stop: int) -> list[bytes]:
         """Entries of a list of bytes; an empty list stands for an empty entry in every step."""

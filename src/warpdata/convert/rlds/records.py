@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.io.files import LocalRangeReader
 from warpdata.bytekit.io.ranges import RangeReader
-from warpdata.bytekit.lazy import cached_property
+from warpdata.bytekit.process.forks import cached_property
 from warpdata.bytekit.varint import decode_varints, encode_varint, encode_varints
 from warpdata.errors import (
     ChecksumError,

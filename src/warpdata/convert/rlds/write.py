@@ -18,7 +18,7 @@ from warpdata.bytekit.codec import encode_png
 from warpdata.convert.aligning import LAST_ROW
 from warpdata.convert.exporting import ExportOptions, Part, StepColumn, StepRows, StepWriter
 from warpdata.convert.place import check_inside
-from warpdata.convert.receipt import ConversionReceipt, Note, called, metadata_of
+from warpdata.convert.receipt import ConversionReceipt, Note, metadata_of, rename
 from warpdata.convert.rlds.read import (
     EPISODE_METADATA,
     FEATURES,
@@ -114,7 +114,42 @@ class RldsWriter(StepWriter):
     def choose(self, rows: StepRows, _episodes: Episodes) -> None:
         """The features of the source, or those of the first episode."""
         if self._tree is None:
-            self._features = _plan_features(rows)
+            episode, columns = rows.episode, rows.columns
+            features = [
+                _Feature(_signal_leaf(f"{STEPS}/{path}", columns[name]), signal=name)
+                for name, path in rows.place(_PATHS).items()
+                if columns[name].meta.role != "terminated"
+                and (name != _TASK or columns[name].meta.kind != "text")
+            ]
+            taken = {feature.leaf.path for feature in features}
+            has_task = _TASK in columns or _TASK in episode.static
+            if (
+                has_task
+                and TASKS[0] not in taken
+                and not any(feature.signal == _TASK for feature in features)
+            ):
+                # A static item in one episode, a signal in another where it changes.
+                features.append(_Feature(Leaf(TASKS[0], "text", "string"), _TASK, _TASK))
+            for name in (*_FLAGS, "reward", "discount"):
+                if f"{STEPS}/{name}" not in taken:
+                    dtype = "bool" if name in _FLAGS else "float32"
+                    features.append(_Feature(Leaf(f"{STEPS}/{name}", "tensor", dtype)))
+            if LAST_ROW not in episode.static:
+                features.append(_Feature(Leaf(EPISODE_METADATA + LAST_ROW, "text", "string")))
+            for name, value in episode.static.items():
+                # A feature cannot be a folder of others too: such an item is in warpdata.json only.
+                is_folder = any(other.startswith(f"{name}/") for other in episode.static)
+                if is_folder or name.startswith(f"{LAST_ROW}/"):
+                    continue
+                if name != "split" and not any(feature.static == name for feature in features):
+                    path = EPISODE_METADATA + name
+                    is_number = isinstance(value, bool | int | float | np.generic | np.ndarray)
+                    array = np.asarray(value) if is_number else None
+                    leaf = Leaf(path, "text", "string")
+                    if array is not None and array.dtype.kind in "biuf":
+                        leaf = _tensor_leaf(path, array.dtype, array.shape)
+                    features.append(_Feature(leaf, static=name))
+            self._features = sorted(features, key=lambda feature: feature.leaf.path)
             self._tree = _describe_features(self._features)
 
     def make(self, rows: StepRows, scratch: Path) -> Part:
@@ -129,7 +164,7 @@ class RldsWriter(StepWriter):
                 used.add(name)
                 lists |= _signal_lists(leaf, columns.get(name), count, episode.id)
                 if name in columns:
-                    rows.notes[name] = called(_note_column(columns[name]), name, leaf.name)
+                    rows.notes[name] = rename(_note_column(columns[name]), name, leaf.name)
             elif feature.static is not None:
                 lists[leaf.path] = _static_list(leaf, episode.static.get(feature.static), count)
             else:
@@ -198,41 +233,6 @@ def _source_feature(leaf: Leaf) -> _Feature:
     if not leaf.in_steps:
         return _Feature(leaf, static=leaf.name.removeprefix(EPISODE_METADATA))
     return _Feature(leaf, leaf.name, _TASK if leaf.path in TASKS else None)
-
-
-def _plan_features(rows: StepRows) -> list[_Feature]:
-    """The features of a set like this episode."""
-    episode, columns = rows.episode, rows.columns
-    features = [
-        _Feature(_signal_leaf(f"{STEPS}/{path}", columns[name]), signal=name)
-        for name, path in rows.place(_PATHS).items()
-        if columns[name].meta.role != "terminated" and (name != _TASK or columns[name].meta.kind != "text")
-    ]
-    taken = {feature.leaf.path for feature in features}
-    has_task = _TASK in columns or _TASK in episode.static
-    if has_task and TASKS[0] not in taken and not any(feature.signal == _TASK for feature in features):
-        # A static item in one episode, a signal in another where it changes.
-        features.append(_Feature(Leaf(TASKS[0], "text", "string"), _TASK, _TASK))
-    for name in (*_FLAGS, "reward", "discount"):
-        if f"{STEPS}/{name}" not in taken:
-            dtype = "bool" if name in _FLAGS else "float32"
-            features.append(_Feature(Leaf(f"{STEPS}/{name}", "tensor", dtype)))
-    if LAST_ROW not in episode.static:
-        features.append(_Feature(Leaf(EPISODE_METADATA + LAST_ROW, "text", "string")))
-    for name, value in episode.static.items():
-        # A feature cannot be a folder of others too: such an item is in warpdata.json only.
-        is_folder = any(other.startswith(f"{name}/") for other in episode.static)
-        if is_folder or name.startswith(f"{LAST_ROW}/"):
-            continue
-        if name != "split" and not any(feature.static == name for feature in features):
-            path = EPISODE_METADATA + name
-            is_number = isinstance(value, bool | int | float | np.generic | np.ndarray)
-            array = np.asarray(value) if is_number else None
-            leaf = Leaf(path, "text", "string")
-            if array is not None and array.dtype.kind in "biuf":
-                leaf = _tensor_leaf(path, array.dtype, array.shape)
-            features.append(_Feature(leaf, static=name))
-    return sorted(features, key=lambda feature: feature.leaf.path)
 
 
 def _signal_leaf(path: str, column: StepColumn) -> Leaf:

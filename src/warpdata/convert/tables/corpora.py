@@ -244,7 +244,7 @@ def safetensors_to_corpus(
     options = options or ConvertOptions()
     with FileRangeReader(path) as reader:
         tensors, metadata = read_tensors(reader)
-        matrices = {key: each for key, each in tensors.items() if len(each.shape) >= 2 and each.shape[-1]}
+        matrices = {key: item for key, item in tensors.items() if len(item.shape) >= 2 and item.shape[-1]}
         name = next(iter(matrices)) if tensor is None and len(matrices) == 1 else tensor
         if name not in matrices:
             listed = ", ".join(sorted(matrices)) or "no matrix of floats"

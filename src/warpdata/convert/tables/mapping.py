@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.lazy import cached_property
-from warpdata.bytekit.process.forks import Reopens
+from warpdata.bytekit.process.forks import Reopens, cached_property
 from warpdata.convert.aligning import seconds_as_times
 from warpdata.convert.place import Place
 from warpdata.convert.stepped import EpisodeColumn, Parts, Rows, SteppedEpisodes
@@ -177,7 +176,8 @@ class MappedEpisodes(SteppedEpisodes):
         mapping: MappingSource,
         fps: float | None,
     ) -> None:
-        self._place, self._mapping, self._fps = place, FileMapping.of(mapping) or FileMapping(), fps
+        super().__init__(place, fps)
+        self._mapping = FileMapping.of(mapping) or FileMapping()
         self._files = {stem: open_file(place, name) for stem, name in list_files(place, suffixes).items()}
 
     @cached_property

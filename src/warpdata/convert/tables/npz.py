@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.arrays import byte_view
 from warpdata.bytekit.io.ranges import RangeFile, RangeReader
-from warpdata.bytekit.lazy import BLOCK_CACHE, cached_property
+from warpdata.bytekit.lazy import BLOCK_CACHE
+from warpdata.bytekit.process.forks import cached_property
 from warpdata.convert.place import Place, check_inside, foreign_errors
 from warpdata.convert.stepped import Rows, numeric_type
 from warpdata.convert.tables.mapping import ArrayFile, MappedEpisodes, MappingSource

@@ -19,7 +19,7 @@ from warpdata.bytekit.arrays import dtype_of
 from warpdata.bytekit.arrow_arrays import numpy_dtype
 from warpdata.bytekit.io.commit import commit_file
 from warpdata.bytekit.io.ranges import RangeFile
-from warpdata.bytekit.lazy import cached_property
+from warpdata.bytekit.process.forks import cached_property
 from warpdata.convert.place import Place, foreign_errors
 from warpdata.convert.stepped import Rows
 from warpdata.convert.tables.mapping import ArrayFile, EpisodeSpan, FileMapping, MappedEpisodes, MappingSource
@@ -173,7 +173,9 @@ class ColumnFile(ArrayFile):
         if self._values.get(path, (-1,))[0] != number:
             top, *below = path.split("/")
             with self._errors():
-                column = self._top(number, top)[: max(0, count - self.starts[number])]
+                if self._last is None or self._last[:2] != (number, top):
+                    self._last = (number, top, self._read_top(number, top))
+                column = self._last[2][: max(0, count - self.starts[number])]
                 for name in below:
                     column = check_complete(column, path, self.name).field(name)
                 if dtype == OBJECT:
@@ -186,23 +188,18 @@ class ColumnFile(ArrayFile):
             self._values[path] = number, values
         return self._values[path][1]
 
-    def _top(self, number: int, top: str) -> Any:
+    def _read_top(self, number: int, top: str) -> Any:
         """A column at the top of one group of rows."""
-        if self._last is None or self._last[:2] != (number, top):
-            with contextlib.closing(self._place.open(self._file)) as reader:
-                if self._is_parquet:
-                    file = pq.ParquetFile(RangeFile(reader), pre_buffer=False)
-                    table = file.read_row_group(number, columns=[top], use_threads=False)
-                    chunks = table.column(top).chunks
-                    column = chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks)
-                else:
-                    fields = [self._schema.get_field_index(top)]
-                    options = pa.ipc.IpcReadOptions(use_threads=False, included_fields=fields)
-                    batch = pa.ipc.open_file(RangeFile(reader), options=options).get_batch(number)
-                    batch.validate(full=True)
-                    column = batch.column(0)
-            self._last = (number, top, column)
-        return self._last[2]
+        with contextlib.closing(self._place.open(self._file)) as reader:
+            if self._is_parquet:
+                file = pq.ParquetFile(RangeFile(reader), pre_buffer=False)
+                chunks = file.read_row_group(number, columns=[top], use_threads=False).column(top).chunks
+                return chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks)
+            fields = [self._schema.get_field_index(top)]
+            options = pa.ipc.IpcReadOptions(use_threads=False, included_fields=fields)
+            batch = pa.ipc.open_file(RangeFile(reader), options=options).get_batch(number)
+            batch.validate(full=True)
+            return batch.column(0)
 
 
 def _leaves(field: Any, path: str, depth: int = 0) -> Iterator[tuple[str, Any]]:

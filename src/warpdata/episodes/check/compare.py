@@ -180,13 +180,18 @@ def _remember_numbers(member: SetMember, name: str, signal: Signal, is_action: b
     bend = np.sqrt((np.diff(values, 4, axis=0) ** 2).mean(0)) / 6
     grain = np.where(pauses > 0, pauses, np.inf).min(0)
     hashes = {xxh64(row.tobytes()) for row in np.ascontiguousarray(values)}
+    # The longest run of True in each column.
+    flags = pauses == 0
+    rows = np.arange(1, len(flags) + 1)[:, None]
+    ended = np.maximum.accumulate(np.where(flags, 0, rows), axis=0)
+    longest: Numbers = (rows - ended).max(0).astype(np.float64)
     member.tracks[name] = _Track(
         is_action or meta.role == "action",
         values[-1],
         np.ptp(values[-max(_TAIL_RECORDS, len(values) // _TAIL_SHARE) :], axis=0),
         values.std(0),
         np.where(np.isfinite(grain), grain, 0.0),
-        _longest_runs(pauses == 0) / len(pauses),
+        longest / len(pauses),
         np.ptp(values, axis=0),
         bend,
         high - low,
@@ -208,14 +213,6 @@ def _largest_spikes(values: Numbers) -> Numbers:
     is_fine &= len(values) >= _SPIKE_RECORDS
     largest: Numbers = np.where(is_fine & (size > limit), size, 0.0).max(0)
     return largest
-
-
-def _longest_runs(flags: NDArray[np.bool_]) -> Numbers:
-    """The longest run of True in each column."""
-    rows = np.arange(1, len(flags) + 1)[:, None]
-    ended = np.maximum.accumulate(np.where(flags, 0, rows), axis=0)
-    longest: Numbers = (rows - ended).max(0).astype(np.float64)
-    return longest
 
 
 class EpisodeSet:
@@ -243,7 +240,7 @@ class EpisodeSet:
 
     def usual_constants(self) -> set[tuple[str, str, int]]:
         """Episode, signal and channel that never changes there, and neither in several others, though it can."""
-        usual = {each for group in self._groups() for each in group.usual_constants()}
+        usual = {channel for group in self._groups() for channel in group.usual_constants()}
         short: dict[tuple[str, int], list[NDArray[np.bool_]]] = defaultdict(list)
         for member in self._members:
             for name, constant in member.short.items():
@@ -283,7 +280,7 @@ class _Alike:
         # An episode that ends early runs otherwise, leaves joints alone, ends elsewhere and earns less.
         cut = {finding.episode for finding in lengths}
         mixed = [finding for finding in self._swapped() if finding.episode not in cut]
-        mixed += (each for each in self._dead(_channels(mixed)) if each.episode not in cut)
+        mixed += (finding for finding in self._dead(_channels(mixed)) if finding.episode not in cut)
         yield from lengths
         yield from mixed
         yield from self._returns(cut)
@@ -291,7 +288,7 @@ class _Alike:
         jerks = [finding for finding in self._jerks() if finding.episode not in cut]
         yield from jerks
         jerky = {(finding.episode, finding.signal) for finding in jerks}
-        yield from (each for each in self._spikes() if (each.episode, each.signal) not in jerky)
+        yield from (finding for finding in self._spikes() if (finding.episode, finding.signal) not in jerky)
         yield from self._shifts("cameras")
         yield from self._shifts("actions")
         yield from self._views()
@@ -327,7 +324,7 @@ class _Alike:
     def _returns(self, cut: set[str]) -> Iterator[Finding]:
         members = self._members
         chosen = [
-            at for at, each in enumerate(members) if each.total_reward is not None and each.name not in cut
+            at for at, item in enumerate(members) if item.total_reward is not None and item.name not in cut
         ]
         total = np.array([members[at].total_reward for at in chosen], np.float64)
         if chosen:
@@ -524,7 +521,20 @@ class _Alike:
                 axis=(0, 1)
             )  # a large offset would leave no digits for what differs
             columns.append((shapes / np.where(scale > 0, scale, 1.0)).reshape(len(shapes), -1))
-        distance = _nearest_distances(np.concatenate(columns, 1).astype(np.float32))
+        # For each vector how far the nearest other one and the next are, per number, and which is nearest.
+        vectors = np.concatenate(columns, 1).astype(np.float32)
+        squares = (vectors.astype(np.float64) ** 2).sum(1)
+        distance: list[tuple[float, float, int]] = []
+        for start in range(0, len(vectors), 256):
+            block = vectors[start : start + 256]
+            away = squares[start : start + 256, None] + squares - 2.0 * (block @ vectors.T)
+            away[np.arange(len(block)), np.arange(start, start + len(block))] = np.inf
+            for row, (first, second) in enumerate(np.argpartition(away, 1, axis=1)[:, :2].tolist()):
+                exact = [
+                    (float(((block[row] - vectors[at]) ** 2).mean()) ** 0.5, at) for at in (first, second)
+                ]
+                (near, nearest), (beyond, _) = sorted(exact)
+                distance.append((near, beyond, nearest))
         limit = min(_COPY_STD, _COPY_SHARE * float(np.median([away for away, _, _ in distance])))
         # By chance the nearest is r times as far as the next one with probability r to the power of the dimension.
         share = np.array([away / max(next_away, 1e-12) for away, next_away, _ in distance])
@@ -556,7 +566,7 @@ class _Alike:
 
 def _channels(findings: Sequence[Finding]) -> set[tuple[str, str | None, int]]:
     """Episode, signal and channel of findings."""
-    return {(each.episode, each.signal, c) for each in findings for c in each.details["channels"]}
+    return {(finding.episode, finding.signal, c) for finding in findings for c in finding.details["channels"]}
 
 
 def _median(tracks: Sequence[_Track], key: str) -> Numbers:
@@ -604,7 +614,7 @@ def _exchanged(shapes: Numbers, extents: Numbers) -> Iterator[tuple[int, int, in
     scale = np.maximum(spread, least)
     courses = (shapes - middle) / scale
     # A course has company: several others run like it. How far the usual ones are from theirs is the unit.
-    own = np.stack([_company_away(each, each, _COMPANY + 1) for each in courses.transpose(2, 0, 1)], 1)
+    own = np.stack([_company_away(course, course, _COMPANY + 1) for course in courses.transpose(2, 0, 1)], 1)
     usual = np.sort(own, axis=0)[-math.ceil(_company(len(own)))] + 1e-9
     away = own / usual
     for at, is_far in enumerate(away > _SWAP_FAR):
@@ -631,21 +641,6 @@ def _company_away(rows: Numbers, others: Numbers, count: int) -> Numbers:
         away = (block**2).mean(1)[:, None] + squares - 2.0 / rows.shape[1] * (block @ others.T)
         out.append(np.sqrt(np.maximum(np.partition(away, count - 1, axis=1)[:, count - 1], 0.0)))
     return np.concatenate(out)
-
-
-def _nearest_distances(vectors: NDArray[np.float32]) -> list[tuple[float, float, int]]:
-    """For each vector how far the nearest other one and the next are, per number, and which is nearest."""
-    squares = (vectors.astype(np.float64) ** 2).sum(1)
-    out: list[tuple[float, float, int]] = []
-    for start in range(0, len(vectors), 256):
-        block = vectors[start : start + 256]
-        away = squares[start : start + 256, None] + squares - 2.0 * (block @ vectors.T)
-        away[np.arange(len(block)), np.arange(start, start + len(block))] = np.inf
-        for row, (first, second) in enumerate(np.argpartition(away, 1, axis=1)[:, :2].tolist()):
-            exact = [(float(((block[row] - vectors[at]) ** 2).mean()) ** 0.5, at) for at in (first, second)]
-            (near, nearest), (beyond, _) = sorted(exact)
-            out.append((near, beyond, nearest))
-    return out
 
 
 def _listed(channels: Sequence[int]) -> str:
@@ -693,13 +688,6 @@ class Lag:
         return float(np.interp(seconds, self.tried, self.explained_at))
 
 
-def _lags_to_try(sights: Sequence[Sight]) -> Floats:
-    """Up to a second or so in small steps, and up to a share of the usual length in larger ones."""
-    even = np.linspace(-1, 1, _LAG_STEPS)
-    usual = float(np.median([each.state_times_s[-1] for each in sights]))
-    return np.unique(np.concatenate([_MAX_LAG_S * even, _MAX_LAG_SHARE * usual * even]))
-
-
 def look_at(signal: Signal, states: Sequence[Signal], *, is_camera: bool) -> Sight | None:
     """Some pictures of a camera, or actions, beside the states; None of few records.
 
@@ -738,24 +726,38 @@ def look_at(signal: Signal, states: Sequence[Signal], *, is_camera: bool) -> Sig
 
 def lags_of(sights: Sequence[Sight]) -> list[Lag] | None:
     """The lag of each camera, if pictures of this set show the state at all; else None."""
-    centre, scale = _spread(np.concatenate([each.state for each in sights]))
+    centre, scale = _spread(np.concatenate([sight.state for sight in sights]))
     moving = scale > 1e-9
     if not moving.any():
         return None
-    wanted = [_state_at(each, each.times_s, centre, scale)[:, moving] for each in sights]
-    middle, width = _spread(np.concatenate([each.views for each in sights]))
+    wanted = [_state_at(sight, sight.times_s, centre, scale)[:, moving] for sight in sights]
+    middle, width = _spread(np.concatenate([sight.views for sight in sights]))
     seen = [
-        np.c_[(each.views - middle) / np.where(width > 1e-6, width, 1.0), np.ones(len(each.views))]
-        for each in sights
+        np.c_[(sight.views - middle) / np.where(width > 1e-6, width, 1.0), np.ones(len(sight.views))]
+        for sight in sights
     ]
-    predictions = _predict_by_others(seen, wanted)
+    # The state by a model of the other episodes: a model of its own would have learnt its lag.
+    grams = [features.T @ features for features in seen]
+    products = [features.T @ state for features, state in zip(seen, wanted, strict=True)]
+    gram, product, count = sum(grams), sum(products), sum(map(len, seen))
+    ridge = _RIDGE * count * np.eye(len(grams[0]))
+    predictions = [
+        features @ np.linalg.solve(gram - own + ridge, product - own_product)
+        for features, own, own_product in zip(seen, grams, products, strict=True)
+    ]
     predicted, truth = np.concatenate(predictions), np.concatenate(wanted)
     # A camera does not show every joint: those it shows best give its time, others only move along with them.
     left = ((predicted - truth) ** 2).sum(0) / np.maximum(((truth - truth.mean(0)) ** 2).sum(0), 1e-12)
     if left.min() > 1 - MIN_EXPLAINED:
         return None
     is_shown = left <= _AS_WELL * left.min()
-    shown, tried = np.flatnonzero(moving)[is_shown], _lags_to_try(sights)
+    # Up to a second or so in small steps, and up to a share of the usual length in larger ones.
+    even = np.linspace(-1, 1, _LAG_STEPS)
+    usual = float(np.median([sight.state_times_s[-1] for sight in sights]))
+    shown, tried = (
+        np.flatnonzero(moving)[is_shown],
+        np.unique(np.concatenate([_MAX_LAG_S * even, _MAX_LAG_SHARE * usual * even])),
+    )
     lags = []
     for sight, every in zip(sights, predictions, strict=True):
         predicted = every[:, is_shown]
@@ -784,21 +786,6 @@ def _spread(values: NDArray[np.float32]) -> tuple[Floats, Floats]:
 def _state_at(sight: Sight, times_s: Floats, centre: Floats, scale: Floats) -> Floats:
     columns = [np.interp(times_s, sight.state_times_s, column) for column in sight.state.T]
     return (np.stack(columns, 1) - centre) / np.where(scale > 1e-9, scale, 1.0)
-
-
-def _predict_by_others(seen: Sequence[Floats], wanted: Sequence[Floats]) -> list[Floats]:
-    """The state by a model of the other episodes: a model of its own would have learnt its lag.
-
-    Least squares with a little ridge, so that tiles that hardly change do not decide.
-    """
-    grams = [features.T @ features for features in seen]
-    products = [features.T @ state for features, state in zip(seen, wanted, strict=True)]
-    gram, product, count = sum(grams), sum(products), sum(map(len, seen))
-    ridge = _RIDGE * count * np.eye(len(grams[0]))
-    return [
-        features @ np.linalg.solve(gram - own + ridge, product - own_product)
-        for features, own, own_product in zip(seen, grams, products, strict=True)
-    ]
 
 
 def _explained(sight: Sight, state: Floats, predicted: Floats, lag_s: float) -> float:

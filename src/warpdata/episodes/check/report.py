@@ -90,7 +90,7 @@ class Group:
 
     def to_json(self) -> dict[str, Any]:
         """The group for a program."""
-        names = [name for each in self.findings for name in each.details.get("episodes", [each.episode])]
+        names = [name for item in self.findings for name in item.details.get("episodes", [item.episode])]
         about = {"rule": self.rule, "severity": self.severity, "signal": self.signal}
         return {**about, "count": len(names), "episodes": names}
 

@@ -130,7 +130,10 @@ def _check_clock(place: _Place, signal: Signal) -> Iterator[Finding]:
     pauses = ns_between(signal.timestamps[1:], signal.timestamps[:-1])
     low, high = np.quantile(pauses, (0.1, 0.9))
     if facts["gaps"] > _IRREGULAR_SHARE * facts["count"] or high > _IRREGULAR_FACTOR * low:
-        if not _is_jittery(pauses, usual):
+        # Whether uneven pauses still follow a rate: times stay near even ones, which those on change do not.
+        steps = np.cumsum(pauses)
+        even = np.arange(1, len(steps) + 1) * (steps[-1] / len(steps))
+        if not bool(np.abs(steps - even).max() < 2.0 * usual):
             return  # recorded on change
     elif facts["gaps"]:
         seconds, at_ns = facts["longest_pause_ns"] / 1e9, facts["longest_pause_at_ns"]
@@ -142,16 +145,9 @@ def _check_clock(place: _Place, signal: Signal) -> Iterator[Finding]:
         yield place.finding("jitter", text, jitter_ns=jitter, usual_ns=usual)
 
 
-def _is_jittery(pauses: NDArray[np.int64], usual: int) -> bool:
-    """Whether uneven pauses still follow a rate: times stay near even ones, which those on change do not."""
-    steps = np.cumsum(pauses)
-    even = np.arange(1, len(steps) + 1) * (steps[-1] / len(steps))
-    return bool(np.abs(steps - even).max() < 2.0 * usual)
-
-
 def _check_values(place: _Place, signal: Signal) -> Iterator[Finding]:
     values = ValueStatistics(signal.meta.shape)
-    for part in _batches(signal):
+    for part in signal.blocks(_BATCH_BYTES):
         values.add(part)
     stated = place.stated.get("values")
     if stated is not None and not _agree(values.to_json(), stated):
@@ -206,7 +202,7 @@ def _equal_runs(signal: Signal) -> list[tuple[int, int]]:
     runs: list[tuple[int, int]] = []
     before: NDArray[Any] | None = None
     position = 0
-    for frames in _batches(signal):
+    for frames in signal.blocks(_BATCH_BYTES):
         for frame in frames:
             if before is not None and np.array_equal(frame, before):
                 first = runs.pop()[0] if runs and runs[-1][1] == position - 1 else position - 1
@@ -236,13 +232,6 @@ def _moves(signal: Signal, span: tuple[int, int]) -> bool:
     step = np.median(np.abs(np.diff(values, axis=0)), axis=0)
     moved = np.ptp(values[low:high], axis=0)
     return bool(((moved > _MOVED_SHARE * np.ptp(values, axis=0)) & (moved > _MOVED_STEPS * step)).any())
-
-
-def _batches(signal: Signal) -> Iterator[NDArray[Any]]:
-    """All values of a signal, in batches that fit in memory."""
-    step = max(1, _BATCH_BYTES // max(1, signal.meta.row_bytes))
-    for start in range(0, len(signal), step):
-        yield signal[start : start + step].values()
 
 
 def _agree(mine: dict[str, Any], stated: Any) -> bool:

@@ -85,7 +85,7 @@ def check_each(
     for _, member in checked:
         if member is not None:
             beside.add(member)
-    findings = without_usual((each for one, _ in checked for each in one), beside, len(ids))
+    findings = without_usual((finding for one, _ in checked for finding in one), beside, len(ids))
     return Report(len(ids), [*findings, *beside.findings()])
 
 
@@ -96,17 +96,18 @@ def without_usual(findings: Iterable[Finding], beside: EpisodeSet, episodes: int
     """
     usual = beside.usual_constants()
     odd: dict[tuple[str, str | None], list[Finding]] = {}
-    for each in findings:
-        if each.rule == "frozen-camera":  # a view that rests a little longer than usual is no finding
-            is_usual = each.details["frames"] <= _STILL_FACTOR * beside.usual_still(str(each.signal))
+    for finding in findings:
+        if finding.rule == "frozen-camera":  # a view that rests a little longer than usual is no finding
+            is_usual = finding.details["frames"] <= _STILL_FACTOR * beside.usual_still(str(finding.signal))
         else:
-            places = [(each.episode, each.signal, channel) for channel in each.details.get("channels", ())]
-            is_usual = each.rule == "constant-channel" and usual.issuperset(places)
+            channels = finding.details.get("channels", ())
+            places = [(finding.episode, finding.signal, channel) for channel in channels]
+            is_usual = finding.rule == "constant-channel" and usual.issuperset(places)
         if not is_usual:
-            odd.setdefault((each.rule, each.signal), []).append(each)
+            odd.setdefault((finding.rule, finding.signal), []).append(finding)
     kept: list[Finding] = []
     for (rule, signal), alike in odd.items():
-        names = list(dict.fromkeys(each.episode for each in alike))
+        names = list(dict.fromkeys(finding.episode for finding in alike))
         if rule not in _PER_SET or len(names) < max(_USUAL, _USUAL_SHARE * episodes):
             kept += alike
             continue
@@ -120,17 +121,18 @@ def without_usual(findings: Iterable[Finding], beside: EpisodeSet, episodes: int
 def _rarely_constant(alike: list[Finding], count: int) -> list[Finding]:
     """Constant channels of single episodes, out of findings about channels that are constant in most."""
     often: dict[int, int] = {}
-    for each in alike:
-        for channel in each.details["channels"]:
+    for finding in alike:
+        for channel in finding.details["channels"]:
             often[channel] = often.get(channel, 0) + 1
     rare = {channel for channel, times in often.items() if times < _USUAL and times < count}
     findings = []
-    for each in alike:
-        channels = [channel for channel in each.details["channels"] if channel in rare]
+    for finding in alike:
+        channels = [channel for channel in finding.details["channels"] if channel in rare]
         if channels:
             which = ", ".join(map(str, channels[:8]))
             text = f"channel {which} is constant"
-            findings.append(Finding.of(each.rule, each.episode, each.signal, text, channels=channels))
+            place = finding.rule, finding.episode, finding.signal
+            findings.append(Finding.of(*place, text, channels=channels))
     return findings
 
 

@@ -91,28 +91,19 @@ class Draft(Edits):
 class DraftSource(Reopens, EpisodesSource):
     """Episodes of a sequence as edits show them."""
 
+    ids: Sequence[str] = ()
+
     def __init__(self, episodes: Episodes, entries: Sequence[EpisodeEntry]) -> None:
-        self._episodes = episodes
-        self.entries = entries
-        known = episodes.ids
-        self._ids = [_shown_name(entry.id, known) for entry in entries]
-
-    @property
-    def ids(self) -> Sequence[str]:
-        """The id of every episode, in order."""
-        return self._ids
-
-    @property
-    def name(self) -> str:
-        """The sequence behind it."""
-        return f"{self._episodes.source.name}, edited"
+        self._episodes, self.entries, known = episodes, entries, episodes.ids
+        self.ids = [_shown_name(entry.id, known) for entry in entries]
+        self.name = f"{episodes.source.name}, edited"
 
     def open(self, position: int) -> Episode:
         """The episode at a position."""
         entry = self.entries[position]
         if entry.is_plain:
             return self._episodes[entry.parts[0].number]
-        return _open_entry(replace(entry, id=self._ids[position]), self._episodes)
+        return _open_entry(replace(entry, id=self.ids[position]), self._episodes)
 
 
 def _open_entry(entry: EpisodeEntry, episodes: Episodes) -> Episode:

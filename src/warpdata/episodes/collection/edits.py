@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from warpdata.bytekit.checksum import sha256_hex
 from warpdata.bytekit.jsontext import dump_json
-from warpdata.bytekit.process.forks import Reopens
 from warpdata.episodes.sources.disk_episode import DirectorySource
 from warpdata.errors import (
     ConflictError,
@@ -32,7 +31,7 @@ from warpdata.formats.episodedir.documents import (
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.memory import JoinedSignal
 from warpdata.timeline.signal import Signal, SignalView, window
-from warpdata.timeline.source import EpisodeSource, LazySignals, ReadOnlyDict
+from warpdata.timeline.source import EpisodeSource, LazySignals
 from warpdata.timeline.times import as_int
 
 _FILE_KEYS = ("signals", "static_file")
@@ -240,7 +239,7 @@ class Edits:
             for name in episode.signals:
                 _ = episode[name]
         if edit["op"] in ("trim", "split") and not any(map(len, episode.signals.values())):
-            whole = self._open(next(each for each in before if each.id == edit["episode"]))
+            whole = self._open(next(entry for entry in before if entry.id == edit["episode"]))
             filled = [signal for signal in whole.signals.values() if len(signal)]
             first_ns = min((signal.first_ts_ns for signal in filled), default=None)
             last_ns = max((signal.last_ts_ns for signal in filled), default=None)
@@ -310,7 +309,7 @@ class Edits:
             replaced: dict[str, EpisodeEntry] = {}
             for name, entry in entries.items():
                 if name == names[0]:
-                    replaced |= {each.id: each for each in changed}
+                    replaced |= {entry.id: entry for entry in changed}
                 elif name not in names:
                     replaced[name] = entry
             entries = replaced
@@ -355,16 +354,13 @@ _CHANGES: dict[str, Change] = {
 """Operation -> what becomes of the entries that it names."""
 
 
-class EditedSource(Reopens, EpisodeSource):
-    """An episode as the edits show it; the recordings behind it are untouched."""
+class EditedSource(EpisodeSource):
+    """An episode as the edits show it: the signals of all recordings cut, moved and joined; these are untouched."""
 
     def __init__(self, entry: EpisodeEntry, parts: Sequence[EpisodeSource]) -> None:
-        self.entry = entry
-        self._parts = list(parts)
-        self._signals = LazySignals(self._signal_names, self._open_signal)
-
-    def _signal_names(self) -> Iterator[str]:
-        return (name for part in self._parts for name in part.signals)
+        self.entry, self._parts = entry, list(parts)
+        signals = LazySignals(lambda: (name for part in parts for name in part.signals), self._open_signal)
+        super().__init__(entry.id, signals, self._read_static, self._read_meta, place=parts[0].place)
 
     def _open_signal(self, name: str) -> Signal:
         signals: list[Signal] = []
@@ -374,44 +370,28 @@ class EditedSource(Reopens, EpisodeSource):
                 signals.append(SignalView(cut, range(len(cut)), shift_ns=part.shift_ns))
         return signals[0] if len(signals) == 1 else JoinedSignal(signals)
 
-    @property
-    def id(self) -> str:
-        """The id under which the dataset shows it."""
-        return self.entry.id
-
-    @property
-    def signals(self) -> Mapping[str, Signal]:
-        """The signals of all parts, cut, moved and joined."""
-        return self._signals
-
-    @property
-    def static(self) -> Mapping[str, Any]:
+    def _read_static(self) -> dict[str, Any]:
         """Static items of the parts, the first one's before the others', then the edited values."""
         items: dict[str, Any] = {}
         for source, part in zip(reversed(self._parts), reversed(self.entry.parts), strict=True):
             items |= {**source.static, **restored_static(dict(part.static or {}))}
-        return ReadOnlyDict({**items, **restored_static(dict(self.entry.static))})
+        return {**items, **restored_static(dict(self.entry.static))}
 
-    @property
-    def meta(self) -> Mapping[str, Any]:
+    def _read_meta(self) -> dict[str, Any]:
         """The metadata of the first recording, and what was edited; without its file entries."""
         kept = dict(self._parts[0].meta)
         if not self.is_whole:  # other records than the files have
             kept = {key: value for key, value in kept.items() if key not in _FILE_KEYS}
-        origin = {"recordings": self.part_uids, "edited": self.entry.to_json()}
+        uids = [str(part.meta.get("uid") or part.id) for part in self._parts]
+        origin = {"recordings": uids, "edited": self.entry.to_json()}
         # The identity follows from the recordings and the edits: the same ones give the same episode.
-        return ReadOnlyDict({**kept, **origin, "uid": sha256_hex(dump_json(origin))[:32]})
-
-    @property
-    def place(self) -> str | None:
-        """Path of the first recording."""
-        return self._parts[0].place
+        return {**kept, **origin, "uid": sha256_hex(dump_json(origin))[:32]}
 
     @property
     def address(self) -> str | None:
         """The root around the recordings, and the id in it."""
-        place = self._parts[0].place
-        return None if place is None else f"{os.path.dirname(os.path.dirname(place))}#{self.id}"
+        root = None if self.place is None else os.path.dirname(os.path.dirname(self.place))
+        return None if root is None else f"{root}#{self.id}"
 
     @property
     def is_whole(self) -> bool:
@@ -425,11 +405,6 @@ class EditedSource(Reopens, EpisodeSource):
             raise ValueError(f"episode {self.id!r} is made of {len(self._parts)} recordings")
         return self._parts[0]
 
-    @property
-    def part_uids(self) -> list[str]:
-        """The identities of the recordings behind it."""
-        return [str(part.meta.get("uid") or part.id) for part in self._parts]
-
     def stored_bytes(self) -> int:
         """What the recordings behind it take."""
         return sum(part.stored_bytes() for part in self._parts)
@@ -439,7 +414,7 @@ class EditedSource(Reopens, EpisodeSource):
         return sum(part.loaded_bytes() for part in self._parts)
 
 
-def shown(episode: str | os.PathLike[str] | Episode) -> Episode:
+def with_edits(episode: str | os.PathLike[str] | Episode) -> Episode:
     """An episode directory as the edits of the dataset around it show it; one of no dataset as it is."""
     if isinstance(episode, Episode):
         return episode

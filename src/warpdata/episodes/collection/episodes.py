@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar, overload
 
 import numpy as np
@@ -13,8 +14,7 @@ from numpy.typing import NDArray
 from warpdata.bytekit.arrays import as_array, resolve_index
 from warpdata.bytekit.arrow_arrays import to_arrow
 from warpdata.bytekit.checksum import xxh64
-from warpdata.bytekit.lazy import cached_property
-from warpdata.bytekit.process.forks import Reopens
+from warpdata.bytekit.process.forks import Reopens, cached_property
 from warpdata.bytekit.process.threads import map_in_threads
 from warpdata.episodes.collection.facts import (
     SignalSummary,
@@ -28,12 +28,12 @@ from warpdata.episodes.forms.content import content_of
 from warpdata.errors import BlobNotFoundError, FormatError, NoStepsError, WarpError, nearest
 from warpdata.ordering.blocks import splitmix64, stream_key
 from warpdata.sql.engine import SqlResult, arrow_source, matching_rows, run_sql
-from warpdata.timeline.cards import html_table, picture_html, text, titled
+from warpdata.timeline.cards import html_table, picture_html, text, titled_card
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.memory import ArraySignal
 from warpdata.timeline.pictures import as_pixels, is_camera, limits_of, shrink_pixels
 from warpdata.timeline.signal import Signal
-from warpdata.timeline.source import EpisodeSource, SourceAround
+from warpdata.timeline.source import EpisodeSource, LazySignals, SourceAround
 
 Rows = NDArray[np.int64]
 T = TypeVar("T")
@@ -58,6 +58,17 @@ class EpisodesSource(ABC):
     It pickles to an address, not to data.
     """
 
+    name: str
+    """For messages."""
+    metadata: Mapping[str, Any] = MappingProxyType({})
+    """What is known of the set as a whole, as JSON values: by foreign format."""
+    has_facts = False
+    """Whether the facts are known without opening every episode."""
+    opens_at_once = _OPENING
+    """How many episodes are worth opening at the same time: several where that waits for a network."""
+    knows_signals = True
+    """Whether the facts name the very signals an episode has once it is open."""
+
     @property
     @abstractmethod
     def ids(self) -> Sequence[str]:
@@ -76,16 +87,6 @@ class EpisodesSource(ABC):
             except WarpError as error:
                 rows.append({"id": episode_id, "problems": [str(error)]})
         return table_of(rows)
-
-    @property
-    def has_facts(self) -> bool:
-        """Whether the facts are known without opening every episode."""
-        return False
-
-    @property
-    def opens_at_once(self) -> int:
-        """How many episodes are worth opening at the same time: several where that waits for a network."""
-        return _OPENING
 
     def contents(self) -> list[str]:
         """What each episode holds, as `content_of` gives it: equal in every form one version is stored in.
@@ -118,11 +119,6 @@ class EpisodesSource(ABC):
         """
         return None
 
-    @property
-    def knows_signals(self) -> bool:
-        """Whether the facts name the very signals an episode has once it is open."""
-        return True
-
     def origin(self, position: int) -> Origin:  # noqa: ARG002
         """Where an episode comes from, without opening it."""
         return Origin(self.name, None, None)
@@ -130,16 +126,6 @@ class EpisodesSource(ABC):
     def address(self) -> dict[str, Any] | None:
         """How the source is opened again, as JSON; None where it lives in memory only."""
         return None
-
-    @property
-    def metadata(self) -> Mapping[str, Any]:
-        """What is known of the set as a whole, as JSON values: by foreign format."""
-        return {}
-
-    @property
-    def name(self) -> str:
-        """Name for messages."""
-        return type(self).__name__
 
 
 class Episodes(Sequence[Episode]):
@@ -302,7 +288,7 @@ class Episodes(Sequence[Episode]):
         return f"<Episodes {self._source.name}: {len(self)}>"
 
     def _repr_html_(self) -> str:
-        return titled(repr(self), *self._html_rows(_SHOWN_ROWS))
+        return titled_card(repr(self), *self._html_rows(_SHOWN_ROWS))
 
     def _html_rows(self, most: int) -> tuple[str, str]:
         """A table of the first episodes, and how many more there are."""
@@ -387,8 +373,12 @@ class _ListSource(EpisodesSource):
 
 class _JoinedSource(Reopens, EpisodesSource):
     def __init__(self, parts: Sequence[Episodes]) -> None:
-        self._parts = list(parts)
+        self._parts, sources = list(parts), [part.source for part in parts]
         self._starts = np.cumsum([0, *(len(part) for part in parts)])
+        self.name = " + ".join(source.name for source in sources)
+        self.has_facts = all(source.has_facts for source in sources)
+        self.knows_signals = all(source.knows_signals for source in sources)
+        self.opens_at_once = max((source.opens_at_once for source in sources), default=1)
 
     def _find(self, position: int) -> tuple[Episodes, int]:
         number = int(np.searchsorted(self._starts, position, side="right")) - 1
@@ -411,24 +401,12 @@ class _JoinedSource(Reopens, EpisodesSource):
     def stated_contents(self) -> list[str | None]:
         return [content for part in self._parts for content in part.stated_contents()]
 
-    @property
-    def has_facts(self) -> bool:
-        return all(part.source.has_facts for part in self._parts)
-
-    @property
-    def opens_at_once(self) -> int:
-        return max((part.source.opens_at_once for part in self._parts), default=1)
-
     def lane_contents(self, signals: Collection[str] | None) -> list[str] | None:
         every = [part.lane_contents(signals) for part in self._parts]
         if not any(every):
             return None
         pairs = zip(self._parts, every, strict=True)
         return [content for part, contents in pairs for content in contents or [""] * len(part)]
-
-    @property
-    def knows_signals(self) -> bool:
-        return all(part.source.knows_signals for part in self._parts)
 
     def origin(self, position: int) -> Origin:
         part, inside = self._find(position)
@@ -437,10 +415,6 @@ class _JoinedSource(Reopens, EpisodesSource):
     def address(self) -> dict[str, Any] | None:
         parts = [part.address() for part in self._parts]
         return None if None in parts else {"kind": "joined", "parts": parts}
-
-    @property
-    def name(self) -> str:
-        return " + ".join(part.source.name for part in self._parts)
 
 
 def with_signals(episode: Episode, more: Mapping[str, Any] | Episode) -> Episode:
@@ -455,7 +429,16 @@ def with_signals(episode: Episode, more: Mapping[str, Any] | Episode) -> Episode
             rows = as_array(value)
             value = ArraySignal(_derived_times(episode, name, rows), rows).named(name)
         made[name] = value
-    return Episode(DerivedSource(episode.source, made))
+    return Episode(_with_more(episode.source, made))
+
+
+def _with_more(inner: EpisodeSource, more: Mapping[str, Signal]) -> EpisodeSource:
+    """An episode and signals computed from it, which stand before recorded ones of the same name."""
+    known = inner.signals
+    signals = LazySignals(lambda: [*known, *more], lambda name: more[name] if name in more else known[name])
+    source = SourceAround(inner, signals)
+    source.reopen_by(_with_more, inner, more)
+    return source
 
 
 def _derived_times(episode: Episode, name: str, rows: NDArray[Any]) -> NDArray[np.int64]:
@@ -476,25 +459,16 @@ def _derived_times(episode: Episode, name: str, rows: NDArray[Any]) -> NDArray[n
     return np.asarray(steps.times_ns)
 
 
-class DerivedSource(Reopens, SourceAround):
-    """An episode and signals computed from it, which stand before recorded ones of the same name."""
-
-    def __init__(self, inner: EpisodeSource, more: Mapping[str, Signal]) -> None:
-        super().__init__(inner)
-        self._more = dict(more)
-
-    @property
-    def signals(self) -> Mapping[str, Signal]:
-        """Recorded and derived signals."""
-        return {**self.inner.signals, **self._more}
-
-
 class _MappedSource(Reopens, EpisodesSource):
     knows_signals = False
 
     def __init__(self, episodes: Episodes, change: Callable[[Episode], Any]) -> None:
-        self._episodes = episodes
-        self._change = change
+        self._episodes, self._change, source = episodes, change, episodes.source
+        self.name, self.has_facts, self.opens_at_once = (
+            f"{source.name}, changed",
+            source.has_facts,
+            source.opens_at_once,
+        )
 
     @property
     def ids(self) -> Sequence[str]:
@@ -506,14 +480,6 @@ class _MappedSource(Reopens, EpisodesSource):
 
     def facts(self) -> pa.Table:
         return self._episodes.facts
-
-    @property
-    def has_facts(self) -> bool:
-        return self._episodes.source.has_facts
-
-    @property
-    def opens_at_once(self) -> int:
-        return self._episodes.source.opens_at_once
 
     def contents(self) -> list[str]:
         return [f"{content}{self._more[at]}" for at, content in enumerate(self._episodes.contents)]
@@ -531,7 +497,3 @@ class _MappedSource(Reopens, EpisodesSource):
 
     def origin(self, position: int) -> Origin:
         return self._episodes.origin(position)
-
-    @property
-    def name(self) -> str:
-        return f"{self._episodes.source.name}, changed"

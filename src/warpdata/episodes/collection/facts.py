@@ -329,11 +329,14 @@ def summaries_of(episodes: Iterable[Episode], signals: Sequence[str] | None) -> 
             is_wanted = name in signals if signals is not None else signal.meta.kind != "image"
             if not is_wanted or signal.meta.is_object:
                 continue
-            recorded = recorded_statistics(episode, name)
-            statistics = recorded or _read_statistics(signal)
+            statistics = recorded_statistics(episode, name)
             count = counts.setdefault(name, [0, 0])
             count[0] += 1
-            count[1] += recorded is None
+            count[1] += statistics is None
+            if statistics is None:
+                statistics = ValueStatistics(signal.meta.shape)
+                for values in signal.blocks(_BATCH_BYTES):
+                    statistics.add(values)
             if name not in merged:
                 merged[name] = statistics
             elif merged[name].channels != statistics.channels:
@@ -357,11 +360,3 @@ def recorded_statistics(episode: Episode, name: str) -> ValueStatistics | None:
     """The recorded statistics of a signal, to be merged with others; None where there are none."""
     entry = _entries_of(episode).get(name)
     return None if entry is None else ValueStatistics.from_json(entry.get("values"))
-
-
-def _read_statistics(signal: Signal) -> ValueStatistics:
-    statistics = ValueStatistics(signal.meta.shape)
-    step = max(1, _BATCH_BYTES // max(1, signal.meta.row_bytes))
-    for start in range(0, len(signal), step):
-        statistics.add(signal.rows(start, start + step))
-    return statistics

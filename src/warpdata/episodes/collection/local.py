@@ -21,9 +21,7 @@ from warpdata.bytekit.io.commit import write_file
 from warpdata.bytekit.io.files import absolute_path
 from warpdata.bytekit.io.ranges import FolderReader, RangeReader, SubFolder
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
-from warpdata.bytekit.lazy import cached_property
-from warpdata.bytekit.process.forks import Reopens
-from warpdata.bytekit.process.locks import ThreadLock
+from warpdata.bytekit.process.forks import Reopens, ThreadLock, cached_property
 from warpdata.episodes.collection.edits import (
     EditedSource,
     Edits,
@@ -185,6 +183,8 @@ def _read_listing(root: Path) -> dict[str, Any]:
 class LocalSource(Reopens, EpisodesSource):
     """Finished episodes of a root in id order; edits of the dataset are applied, recordings never change."""
 
+    ids: Sequence[str] = ()
+
     def __init__(
         self, root: str | os.PathLike[str] | FolderReader, *, edited: bool, cache_bytes: int
     ) -> None:
@@ -192,7 +192,11 @@ class LocalSource(Reopens, EpisodesSource):
             "a root of recordings", root, (str, os.PathLike, FolderReader), "a path or a folder of a store"
         )
         self.folder: Folder = _local(root) if isinstance(root, str | os.PathLike) else root
+        self.has_facts = isinstance(self.folder, Path)  # kept beside the recordings
+        if isinstance(self.folder, Path):
+            self.opens_at_once = 1  # opening is work here, not waiting
         self.root = self.folder if isinstance(self.folder, Path) else self.folder.name
+        self.name = str(self.root)
         self.reopen_by(LocalSource, self.folder, edited=edited, cache_bytes=cache_bytes)
         self._files: dict[int, list[str]] = {}
         self._edited = edited
@@ -209,13 +213,13 @@ class LocalSource(Reopens, EpisodesSource):
         else:
             listing, self._files = list_folder(self.folder)
         self._edits: Edits | None = None
-        self._metadata: Mapping[str, Any] | None = None
+        self.__dict__.pop("metadata", None)
         self.unfinished_numbers = listing.unfinished
         self.recorded = numbers = listing.finished
         self.entries: Sequence[EpisodeEntry] = (
             self.edits.apply(numbers) if self._edited else Edits.plain(numbers)
         )
-        self._ids = [entry.id for entry in self.entries]
+        self.ids = [entry.id for entry in self.entries]
         with self._lock:
             self._open.clear()
 
@@ -232,22 +236,10 @@ class LocalSource(Reopens, EpisodesSource):
             return episode_path(self.folder, number)
         return SubFolder(self.folder, episode_name(number), self._files.get(number, []))
 
-    @property
-    def ids(self) -> Sequence[str]:
-        """The id of every episode, in order."""
-        return self._ids
-
-    @property
-    def name(self) -> str:
-        """Path or URL of the root."""
-        return str(self.root)
-
-    @property
+    @cached_property
     def metadata(self) -> Mapping[str, Any]:
         """What the import of the root kept of its source as a whole; empty for a root that was recorded."""
-        if self._metadata is None:
-            self._metadata = read_set_metadata(self.folder)
-        return self._metadata
+        return read_set_metadata(self.folder)
 
     def address(self) -> dict[str, Any] | None:
         """The root, and whether its edits count."""
@@ -266,16 +258,6 @@ class LocalSource(Reopens, EpisodesSource):
             self._open[entry.id] = episode
             self._trim()
         return episode
-
-    @property
-    def has_facts(self) -> bool:
-        """Whether facts are kept beside the recordings."""
-        return isinstance(self.folder, Path)
-
-    @property
-    def opens_at_once(self) -> int:
-        """One on this machine: opening is work, not waiting."""
-        return 1 if isinstance(self.folder, Path) else super().opens_at_once
 
     def facts(self) -> pa.Table:
         """The facts of all episodes; those of recordings are kept beside them and read again from there."""
@@ -434,6 +416,9 @@ class ShardFolderSource(EpisodesSource):
         self, folder: str | os.PathLike[str] | FolderReader, names: Sequence[str] | None = None
     ) -> None:
         self._folder = os.path.abspath(folder) if isinstance(folder, str | os.PathLike) else folder
+        self.name = self._folder if isinstance(self._folder, str) else self._folder.name
+        if isinstance(self._folder, str):
+            self.opens_at_once = 1  # opening is work here, not waiting
         self._names = names
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -459,20 +444,10 @@ class ShardFolderSource(EpisodesSource):
         folder = None if isinstance(self._folder, str) else self._folder
         return episode_of_shard(ShardReader.open(self.bytes_of(position)), folder)
 
-    @property
-    def opens_at_once(self) -> int:
-        """One on this machine: opening is work, not waiting."""
-        return 1 if isinstance(self._folder, str) else super().opens_at_once
-
     def bytes_of(self, position: int) -> str | RangeReader:
         """The file of an episode."""
         name, folder = self.names[position], self._folder
         return os.path.join(folder, name) if isinstance(folder, str) else folder.open(name)
-
-    @property
-    def name(self) -> str:
-        """The folder."""
-        return self._folder if isinstance(self._folder, str) else self._folder.name
 
     def address(self) -> dict[str, Any] | None:
         """The folder and the files."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -72,7 +72,7 @@ def _values_sum(signal: Signal) -> int:
             for start in range(0, reader.size, _BLOCK_BYTES):
                 total = crc32c(reader.read(start, min(start + _BLOCK_BYTES, reader.size)), total)
         return total
-    for rows in _blocks(signal):
+    for rows in signal.blocks(_BLOCK_BYTES):
         total = crc32c(byte_view(np.ascontiguousarray(rows)), total)
     return total
 
@@ -94,7 +94,7 @@ def sum_of(signal: Signal) -> ContentSum:
         size, digest = run.hash()
         return ContentSum(size, xxh3_128=digest)
     if not signal.meta.is_object:
-        return sum_of_rows(_blocks(signal))
+        return sum_of_rows(signal.blocks(_BLOCK_BYTES))
     sha256, size, is_ragged = hashlib.sha256(), 0, signal.meta.rows is not None
     for value, _ in signal:
         raw = value.encode() if isinstance(value, str) else value.tobytes() if is_ragged else bytes(value)
@@ -129,7 +129,3 @@ class RowsSum:
     def result(self) -> ContentSum:
         """The sum of everything so far."""
         return ContentSum(self._size, self._digest.hexdigest())
-
-
-def _blocks(signal: Signal) -> Iterator[NDArray[Any]]:
-    return (signal.rows(run.start, run.stop) for run in signal.runs(_BLOCK_BYTES))

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.arrays import dtype_of
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.io.commit import check_case_clash, commit_folder, map_os_errors, put_file
 from warpdata.bytekit.process.system import usable_cores
@@ -22,22 +21,24 @@ from warpdata.episodes.forms.content import ContentSum, RowsSum, sum_of, sum_of_
 from warpdata.episodes.record.camera import VideoFile, camera_entry
 from warpdata.episodes.record.recording import last_documents
 from warpdata.episodes.record.tables import table_entry
+from warpdata.episodes.sources.cameras import describe
 from warpdata.episodes.sources.encoded import encoded_camera, encoded_parts
 from warpdata.episodes.statistics import MAX_CHANNELS, ClockStatistics, SharedClocks, ValueStatistics
 from warpdata.errors import FormatError
 from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.documents import (
     FileSum,
+    FrameShape,
+    VideoOptions,
     check_name,
     plain_static,
     read_meta,
     signal_file,
+    suffix_for,
 )
 from warpdata.formats.episodedir.frame_index import frame_index_bytes
-from warpdata.formats.episodedir.images import FrameShape, VideoOptions, suffix_for
-from warpdata.formats.episodedir.signal_file import Description, TableWriter, signal_schema, table_bytes
+from warpdata.formats.episodedir.signal_file import TableWriter, signal_schema, table_bytes
 from warpdata.timeline.episode import Episode
-from warpdata.timeline.meta import OBJECT, SignalMeta
 from warpdata.timeline.signal import Signal
 
 _BLOCK_BYTES = 4 << 20
@@ -119,18 +120,6 @@ class _Copy:
             if "/" in check_name(name):
                 signal_file(self._folder, name).parent.mkdir(parents=True, exist_ok=True)
             self.entries[name], self.sums[name] = {}, ContentSum(0)
-        self._sum_small(signals)
-        for name, signal in signals.items():
-            is_camera = signal.meta.kind == "image" and len(signal) > 0
-            is_raw = is_camera and (self._reencode or encoded_parts(signal) is None) and holds_frames(signal)
-            if is_raw:
-                self._raw.append(self._raw_camera(name, signal))
-            elif not (is_camera and self._copy_camera(name, signal)):
-                self._write_table(name, signal)
-        encode_cameras(self._raw)
-
-    def _sum_small(self, signals: Mapping[str, Signal]) -> None:
-        """Make the statistics of all small signals of numbers, those of as many records together."""
         by_count: dict[int, list[str]] = {}
         for name, signal in signals.items():
             meta, size = signal.meta, len(signal) * signal.meta.row_bytes
@@ -140,6 +129,14 @@ class _Copy:
         for count, names in by_count.items():
             tables = [np.asarray(signals[name]._values_in(range(count))) for name in names]
             self._statistics |= zip(names, ValueStatistics.of_tables(tables), strict=True)
+        for name, signal in signals.items():
+            is_camera = signal.meta.kind == "image" and len(signal) > 0
+            is_raw = is_camera and (self._reencode or encoded_parts(signal) is None) and holds_frames(signal)
+            if is_raw:
+                self._raw.append(self._raw_camera(name, signal))
+            elif not (is_camera and self._copy_camera(name, signal)):
+                self._write_table(name, signal)
+        encode_cameras(self._raw)
 
     def _write_table(self, name: str, signal: Signal) -> None:
         description = describe(signal.meta, in_table=True)
@@ -221,15 +218,6 @@ class _Copy:
         return RawCamera(
             partial(VideoFile, part, shape, options, description=about, durable=False), blocks(), finish
         )
-
-
-def describe(meta: SignalMeta, *, in_table: bool = False) -> Description:
-    """The description of a signal as it is stored; in a table, pictures that no video can hold are tensors."""
-    kind = "tensor" if in_table and meta.kind == "image" else meta.kind
-    stored, shape = (meta.dtype, meta.shape) if meta.rows is None else meta.rows
-    dtype = kind if stored == OBJECT else dtype_of(stored).name
-    about = (meta.units, meta.names, meta.role, meta.of, meta.model, meta.clock, meta.rate_hz)
-    return Description(kind, dtype, shape, *about)
 
 
 def holds_frames(signal: Signal) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, SupportsIndex
 
@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from warpdata.bytekit.arrays import dtype_of
 from warpdata.bytekit.io.commit import check_free
 from warpdata.bytekit.jsontext import dump_json
-from warpdata.episodes.collection.edits import EditedSource, shown
-from warpdata.episodes.forms.directory import describe, write_directory
-from warpdata.episodes.sources.cameras import VideoSignal
+from warpdata.episodes.collection.edits import EditedSource, with_edits
+from warpdata.episodes.forms.directory import write_directory
+from warpdata.episodes.sources.cameras import VideoSignal, describe
 from warpdata.episodes.sources.disk_episode import DirectorySource, SimpleSignal
 from warpdata.episodes.sources.encoded import encoded_camera
 from warpdata.episodes.sources.packed import VERSION, VIDEO_PREFIX, PackedSource, is_packed
@@ -88,7 +88,7 @@ def pack_episode(
     makes one video of them, which changes pixels.
     """
     check_compat(compat)
-    source = _recording_of(episode) if raw else shown(episode)
+    source = _recording_of(episode) if raw else with_edits(episode)
     target = Path(output)
     check_free(target, overwrite=overwrite)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -378,7 +378,7 @@ def _find_cuts(
 ) -> tuple[Steps | None, list[int], list[int]]:
     """The steps, the first row of each chunk and one past the last, and the times between the chunks."""
     try:
-        found = episode.steps
+        on_steps = episode.steps
     except NoStepsError:
         if count is None:
             raise NoStepsError(
@@ -390,9 +390,9 @@ def _find_cuts(
         first, span = episode.first_ts_ns, episode.duration_ns
         times = sorted({first + span * number // count for number in range(1, count)} - {first})
         return None, [0] * (len(times) + 2), times
-    size = steps or max(1, -(-found.length // (count or 1)))
-    rows = [*range(0, max(1, found.length), size), found.length]
-    return found, rows, [int(found.times_ns[row]) for row in rows[1:-1]]
+    size = steps or max(1, -(-on_steps.length // (count or 1)))
+    rows = [*range(0, max(1, on_steps.length), size), on_steps.length]
+    return on_steps, rows, [int(on_steps.times_ns[row]) for row in rows[1:-1]]
 
 
 def _cut_source(
@@ -417,17 +417,5 @@ def _cut_source(
             part: Signal = signal[rows] if name in by_row else window(signal, times)
             return part
 
-        yield _ChunkOf(source, change_signals(source.signals, cut), clock)
-
-
-class _ChunkOf(SourceAround):
-    """Some steps of an episode, on the clock of the whole: a guess from fewer records could differ."""
-
-    def __init__(self, inner: EpisodeSource, signals: Mapping[str, Signal], clock: StepClock | None) -> None:
-        super().__init__(inner, signals)
-        self._clock = clock
-
-    @property
-    def step_clock(self) -> StepClock | None:
-        """The clock of the whole."""
-        return self._clock
+        # On the clock of the whole: a guess from fewer records could differ.
+        yield SourceAround(source, change_signals(source.signals, cut), step_clock=lambda: clock)

@@ -27,15 +27,21 @@ from warpdata.episodes.statistics import ClockStatistics, SharedClocks
 from warpdata.errors import require_word
 from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.containers import VideoSink
-from warpdata.formats.episodedir.documents import FileSum
+from warpdata.formats.episodedir.documents import (
+    Description,
+    FileSum,
+    FrameShape,
+    Stream,
+    VideoOptions,
+    choose_codec,
+    suffix_for,
+)
 from warpdata.formats.episodedir.frame_index import (
     FrameIndex,
     index_of_marks,
     pack_mark,
     write_frame_index,
 )
-from warpdata.formats.episodedir.images import FrameShape, Stream, VideoOptions, choose_codec, suffix_for
-from warpdata.formats.episodedir.signal_file import Description
 from warpdata.formats.episodedir.video import DEFAULT_PRESET, VideoEncoder, probe
 from warpdata.formats.journal.layout import FRAMES_KIND
 from warpdata.formats.journal.writer import JournalWriter, SlotFile

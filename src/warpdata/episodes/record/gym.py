@@ -12,8 +12,7 @@ import numpy as np
 
 from warpdata.episodes.record.recorder import LocalDatasetWriter, Recorder, nested
 from warpdata.errors import MissingExtraError, RecordingError, suggests
-from warpdata.formats.episodedir.documents import plain_part
-from warpdata.formats.episodedir.images import VideoOptions
+from warpdata.formats.episodedir.documents import VideoOptions, plain_part
 from warpdata.timeline.meta import Role
 from warpdata.timeline.source import OUTCOME_CLOCK
 

@@ -44,10 +44,16 @@ from warpdata.errors import (
     require_word,
     suggests,
 )
-from warpdata.formats.episodedir.documents import check_name, plain_part
+from warpdata.formats.episodedir.documents import (
+    Description,
+    FrameShape,
+    VideoOptions,
+    check_name,
+    choose_codec,
+    plain_part,
+    suffix_for,
+)
 from warpdata.formats.episodedir.frame_index import write_empty_index
-from warpdata.formats.episodedir.images import FrameShape, VideoOptions, choose_codec, suffix_for
-from warpdata.formats.episodedir.signal_file import Description
 from warpdata.formats.journal.layout import WORK_SUFFIX
 from warpdata.formats.journal.reader import work_folder
 from warpdata.formats.wshard.save import CompressionChoice, check_choice, check_compat

@@ -55,16 +55,17 @@ from warpdata.errors import (
 )
 from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.documents import (
+    Description,
     FileSum,
+    VideoOptions,
     check_name,
+    choose_codec,
     episode_path,
     meta_bytes,
     plain_static,
     signal_file,
     static_bytes,
 )
-from warpdata.formats.episodedir.images import VideoOptions, choose_codec
-from warpdata.formats.episodedir.signal_file import Description
 from warpdata.formats.episodedir.video import check_installed, check_options
 from warpdata.formats.journal.writer import remove_file
 

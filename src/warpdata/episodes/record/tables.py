@@ -34,9 +34,9 @@ from warpdata.episodes.record.values import (
     order_error,
 )
 from warpdata.episodes.statistics import ClockStatistics, SharedClocks, ValueStatistics
-from warpdata.formats.episodedir.documents import FileSum
+from warpdata.formats.episodedir.documents import Description, FileSum
 from warpdata.formats.episodedir.layout import SIGNAL_SUFFIX
-from warpdata.formats.episodedir.signal_file import Description, TableWriter, signal_schema, table_bytes
+from warpdata.formats.episodedir.signal_file import TableWriter, signal_schema, table_bytes
 from warpdata.formats.journal import layout
 from warpdata.formats.journal.writer import JournalWriter, StepRecord
 from warpdata.timeline.ragged import as_objects

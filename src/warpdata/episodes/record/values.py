@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.arrays import DTYPE_NAMES, DType, as_array, dtype_named, dtype_of
 from warpdata.errors import RecordingError, SchemaMismatchError, TimestampOrderError, WriterClosedError
-from warpdata.formats.episodedir.images import FrameShape
+from warpdata.formats.episodedir.documents import Description, FrameShape
 from warpdata.formats.episodedir.layout import RAGGED_KINDS, SOUND_DTYPES
-from warpdata.formats.episodedir.signal_file import Description
 from warpdata.timeline.meta import ABOUT_OTHERS, Role, as_kind, as_role, guess_role, numeric_kind
 from warpdata.timeline.times import INT64_MAX, INT64_MIN, as_int, checked_rate
 

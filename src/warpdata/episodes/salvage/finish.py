@@ -57,12 +57,15 @@ from warpdata.errors import (
 )
 from warpdata.formats.episodedir import containers, layout
 from warpdata.formats.episodedir.documents import (
+    Description,
     FileSum,
+    VideoOptions,
     check_name,
     read_bytes,
     read_meta,
     read_static,
     signal_file,
+    suffix_for,
 )
 from warpdata.formats.episodedir.frame_index import (
     FrameIndex,
@@ -73,8 +76,7 @@ from warpdata.formats.episodedir.frame_index import (
     plan_of,
     read_frame_index,
 )
-from warpdata.formats.episodedir.images import VideoOptions, suffix_for
-from warpdata.formats.episodedir.signal_file import Description, parse_signal
+from warpdata.formats.episodedir.signal_file import parse_signal
 from warpdata.formats.episodedir.video import list_packets, probe, stream_of
 from warpdata.formats.journal.writer import move_to_disk
 from warpdata.timeline.episode import Episode

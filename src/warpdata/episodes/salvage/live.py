@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from warpdata.bytekit.io.commit import TEMP_MARK
 from warpdata.bytekit.io.files import FileRangeReader
 from warpdata.bytekit.io.ranges import RangeReader
-from warpdata.bytekit.process.locks import ThreadLock
+from warpdata.bytekit.process.forks import ThreadLock
 from warpdata.episodes.record.status import RecordingStatus
 from warpdata.episodes.salvage.unfinished import (
     JournaledRows,
@@ -31,10 +31,8 @@ from warpdata.episodes.sources.disk_episode import DiskEpisode
 from warpdata.episodes.sources.shard_episode import episode_of_shard
 from warpdata.errors import BlobNotFoundError, WarpError
 from warpdata.formats.episodedir import layout
-from warpdata.formats.episodedir.documents import restored_static
+from warpdata.formats.episodedir.documents import Description, restored_static, suffix_for
 from warpdata.formats.episodedir.frame_index import FrameIndex, index_of_marks
-from warpdata.formats.episodedir.images import suffix_for
-from warpdata.formats.episodedir.signal_file import Description
 from warpdata.formats.journal.layout import ROW_STREAM, SIGNALS_JOURNAL, WORK_SUFFIX
 from warpdata.formats.journal.reader import JournalReader
 from warpdata.formats.wshard.reader import ShardReader

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Self
 
-from warpdata.timeline.cards import items_card, titled
+from warpdata.timeline.cards import items_card, titled_card
 
 if TYPE_CHECKING:
     from warpdata.formats.wshard.episode import WShardEpisode
@@ -38,7 +38,7 @@ class Receipt(ABC):
         return f"<{type(self).__name__}: {next(self.lines())}>"
 
     def _repr_html_(self) -> str:
-        return titled(repr(self), items_card(self.to_json()))
+        return titled_card(repr(self), items_card(self.to_json()))
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)

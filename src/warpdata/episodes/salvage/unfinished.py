@@ -20,10 +20,15 @@ from warpdata.bytekit.process.locks import is_locked
 from warpdata.episodes.record.status import STATUS_FILE, RecordingStatus
 from warpdata.errors import BlobNotFoundError, CorruptLayoutError, FormatError, WarpError
 from warpdata.formats.episodedir import layout
-from warpdata.formats.episodedir.documents import Folder, read_bytes, read_meta
+from warpdata.formats.episodedir.documents import (
+    Description,
+    Folder,
+    FrameShape,
+    Stream,
+    read_bytes,
+    read_meta,
+)
 from warpdata.formats.episodedir.frame_index import read_marks
-from warpdata.formats.episodedir.images import FrameShape, Stream
-from warpdata.formats.episodedir.signal_file import Description
 from warpdata.formats.journal.layout import (
     CONTROL_STREAM,
     FRAMES_KIND,

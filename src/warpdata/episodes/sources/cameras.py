@@ -12,7 +12,8 @@ from abc import abstractmethod
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,19 +22,19 @@ from numpy.typing import NDArray
 from warpdata.bytekit.arrays import dtype_named, dtype_of, read_only
 from warpdata.bytekit.io.files import FileRangeReader
 from warpdata.bytekit.io.ranges import FolderReader, RangeReader, open_buffered
-from warpdata.bytekit.lazy import cached_property
 from warpdata.bytekit.process import system
-from warpdata.bytekit.process.forks import Reopens, run_in_child
-from warpdata.errors import CorruptLayoutError, TruncatedError
-from warpdata.formats.episodedir.documents import FileSum
+from warpdata.bytekit.process.forks import Reopens, cached_property, run_in_child
+from warpdata.errors import CorruptLayoutError, TruncatedError, naming
+from warpdata.formats.episodedir.documents import Description, FileSum, Stream, Summary
 from warpdata.formats.episodedir.frame_index import (
     FrameIndex,
     FrameReader,
+    group_bounds,
+    list_frames,
     locate_frames,
     plan_of,
     read_frame_index,
 )
-from warpdata.formats.episodedir.images import Stream
 from warpdata.formats.episodedir.pictures import (
     EncodedPicture,
     PictureDecoder,
@@ -43,7 +44,6 @@ from warpdata.formats.episodedir.pictures import (
     still_of,
 )
 from warpdata.formats.episodedir.scaling import ImageView
-from warpdata.formats.episodedir.signal_file import Description, Summary
 from warpdata.formats.episodedir.video import Picture, keep_picture, list_packets
 from warpdata.formats.journal.reader import check_not_unfinished
 from warpdata.timeline.meta import OBJECT, Role, RowType, SignalMeta, as_kind, as_role, guess_role
@@ -122,7 +122,15 @@ class OpenCameras:
         finally:
             with self._lock:
                 entry.users -= 1
-                closing = self._remove_surplus()
+                gone = [
+                    self._open.pop(key, None)
+                    for key in [self._gone.popleft() for _ in range(len(self._gone))]
+                ]
+                closing = [entry.reader for entry in gone if entry is not None]
+                idle = [key for key, entry in self._open.items() if not entry.users]
+                closing += [
+                    self._open.pop(key).reader for key in idle[: max(0, len(self._open) - self.most_open)]
+                ]
             for reader in closing:
                 reader.close()
 
@@ -135,14 +143,6 @@ class OpenCameras:
             entry.users += 1
             self._open.move_to_end(key)
         return entry
-
-    def _remove_surplus(self) -> list[FrameReader]:
-        """Take out what is to be closed: cameras that are gone, then those unused for longest."""
-        gone = [self._open.pop(key, None) for key in [self._gone.popleft() for _ in range(len(self._gone))]]
-        closing = [entry.reader for entry in gone if entry is not None]
-        idle = [key for key, entry in self._open.items() if not entry.users]
-        closing += [self._open.pop(key).reader for key in idle[: max(0, len(self._open) - self.most_open)]]
-        return closing
 
 
 CAMERAS = OpenCameras()
@@ -163,6 +163,15 @@ def signal_meta(description: Description, name: str) -> SignalMeta:
         role, of, model = as_role(about.role), about.of, about.model
     plain = (about.units, about.names, role, of, model, about.clock, rows, about.rate_hz)
     return SignalMeta(dtype, shape, as_kind(about.kind), *plain)
+
+
+def describe(meta: SignalMeta, *, in_table: bool = False) -> Description:
+    """The description of a signal as it is stored; in a table, pictures that no video can hold are tensors."""
+    kind = "tensor" if in_table and meta.kind == "image" else meta.kind
+    stored, shape = (meta.dtype, meta.shape) if meta.rows is None else meta.rows
+    dtype = kind if stored == OBJECT else dtype_of(stored).name
+    about = (meta.units, meta.names, meta.role, meta.of, meta.model, meta.clock, meta.rate_hz)
+    return Description(kind, dtype, shape, *about)
 
 
 def open_bytes(path: str, folder: FolderReader | None) -> RangeReader:
@@ -208,7 +217,7 @@ class StoredSignal(Reopens, ClockedSignal):
         return super()._edge(index) if edge is None else edge
 
     def _is_far(self) -> bool:
-        return self.folder is not None
+        return self.folder is not None and not getattr(self.folder, "is_local", False)
 
 
 class VideoSignal(StoredSignal):
@@ -359,26 +368,40 @@ class VideoSignal(StoredSignal):
         return FrameReader(reader, plan_of(index), index.stream, index.shape)
 
 
-class StillsSignal(ClockedSignal):
-    """A camera whose frames are encoded one by one (JPEG, PNG); a backend gives `pictures` and the times."""
+class StillsSignal(Reopens, ClockedSignal):
+    """A camera whose frames are encoded one by one (JPEG, PNG), and read on demand."""
 
     def __init__(
-        self, name: str, *, role: Role = "observation", clock: str | None = None, has_axis: bool = False
+        self,
+        name: str,
+        read: Callable[[int, int], Sequence[bytes]],
+        count: int,
+        times: Callable[[], Int64s],
+        place: str,
+        *,
+        role: Role = "observation",
+        clock: str | None = None,
+        has_axis: bool = False,
     ) -> None:
-        """`has_axis`: frames of a single plane have an axis for it, HxWx1."""
-        self.name = name
-        self._has_axis = has_axis
+        """`read` gives pictures [start, stop); `has_axis`: frames of a single plane have an axis for it, HxWx1."""
+        self.name, self.place = name, place
+        self._read, self._count, self._times, self._has_axis = read, count, times, has_axis
         self._role: Role = role
         self._clock_name = clock
 
-    @property
-    @abstractmethod
-    def place(self) -> str:
-        """Path of the pictures, for messages."""
+    def __len__(self) -> int:
+        return self._count
 
-    @abstractmethod
+    def _clock(self) -> Int64s:
+        return self._times()
+
     def pictures(self, rows: Sequence[int]) -> list[bytes]:
-        """The encoded pictures of these records."""
+        """The encoded pictures of these records; neighbouring ones by one read."""
+        low, high = min(rows), max(rows) + 1
+        if high - low <= 2 * len(rows):
+            run = self._read(low, high)
+            return [run[row - low] for row in rows]
+        return [self._read(row, row + 1)[0] for row in rows]
 
     @cached_property
     def still(self) -> Still:
@@ -403,18 +426,121 @@ class StillsSignal(ClockedSignal):
         for request in requests:
             rows = request.records.tolist()
             if isinstance(request.out, list):
-                decoder = PictureDecoder(self.still.codec, self.still.shape)
-                request.out[:] = [EncodedPicture(decoder, data) for data in self._checked(rows)]
+                decoder, pictures = PictureDecoder(self.still.codec, self.still.shape), self.pictures(rows)
+                for row, data in zip(rows, pictures, strict=True):
+                    check_same(data, self.still, f"{self.place} ({self.name!r}) (picture {row})")
+                request.out[:] = [EncodedPicture(decoder, data) for data in pictures]
             else:
                 request.out[:] = self._decode(rows, request.view)
         timings["decode"] += time.perf_counter() - began
 
-    def _checked(self, rows: Sequence[int]) -> list[bytes]:
-        """Pictures of the kind of the first one."""
-        pictures = self.pictures(rows)
-        for row, data in zip(rows, pictures, strict=True):
-            check_same(data, self.still, f"{self.place} ({self.name!r}) (picture {row})")
-        return pictures
-
     def _decode(self, rows: Sequence[int], view: ImageView | None = None) -> NDArray[Any]:
         return decode_stills(self.pictures(rows), self.still, f"{self.place} ({self.name!r})", rows, view)
+
+
+class SourceVideo(Reopens):
+    """A video file whose frames several episodes share; its packets are listed once, when first needed."""
+
+    def __init__(self, open_file: Callable[[], RangeReader], path: str) -> None:
+        """`open_file` opens a new reader of the bytes; it must be possible to pickle it."""
+        self.open = open_file
+        self.path = path
+
+    @cached_property
+    def _listed(self) -> tuple[FrameIndex, Fraction]:
+        with contextlib.closing(self.open()) as reader, naming(self.path):
+            return list_frames(reader)
+
+    @property
+    def frames(self) -> FrameIndex:
+        """The frames and their places; a damaged file is a typed error that names it."""
+        return self._listed[0]
+
+    def __len__(self) -> int:
+        return len(self.frames.ts_ns)
+
+    def times_s(self) -> NDArray[np.float64]:
+        """When each frame is shown, in seconds."""
+        index, tick = self._listed
+        return index.ts_ns.astype(np.float64) * float(tick)
+
+
+class FileVideo(VideoSignal):
+    """A camera over some frames of a video file: frame `first` on, one for each of `times()`."""
+
+    def __init__(
+        self,
+        source: SourceVideo,
+        times: Callable[[], NDArray[np.int64]],
+        *,
+        name: str,
+        first: Callable[[], int] | int = 0,
+        role: Role = "observation",
+        clock: str | None = None,
+        fps: float | None = None,
+    ) -> None:
+        super().__init__(source.path, f"{source.path} (frames)", name=name)
+        self.path = source.path
+        self.source = source
+        self._times = times
+        self._first = first
+        self._role, self._clock_name = role, clock
+        self._fps = fps
+        self.reopen_by(FileVideo, source, times, name=name, first=first, role=role, clock=clock, fps=fps)
+
+    @property
+    def is_whole_file(self) -> bool:
+        """Whether the file holds nothing but this camera's frames."""
+        return self.first == 0 and len(self) == len(self.source)
+
+    @cached_property
+    def first(self) -> int:
+        """The number of the first frame in the file."""
+        return self._first if isinstance(self._first, int) else self._first()
+
+    @cached_property
+    def _stamps(self) -> NDArray[np.int64]:
+        """The times of the frames; known without the video, whose frames are compared with them when it is read."""
+        return read_only(self._times())
+
+    def _clock(self) -> NDArray[np.int64]:
+        return self._stamps
+
+    def count_frames(self) -> tuple[int, int]:
+        """The same number twice: its index is made of the file, whose other frames belong to other episodes."""
+        rows = len(self._read_index(None).ts_ns)
+        return rows, rows
+
+    def _read_index(self, _expected: FileSum | None) -> FrameIndex:
+        frames, times, first = self.source.frames, self._stamps, self.first
+        stop = first + len(times)
+        if first < 0 or stop > len(self.source):
+            raise CorruptLayoutError(
+                f"{self.name!r} needs frames {first} to {stop} of a video that has {len(self.source)}",
+                path=self.path,
+            )
+        keyframe, offset, size = frames.places
+        low, high = group_bounds(keyframe, first, stop) if len(times) else (first, first)
+        stamps, shown = times, None
+        if (low, high) != (first, stop):  # whole groups of pictures are decoded; the other frames are hidden
+            before = times[0] - np.arange(first - low, 0, -1)
+            stamps = np.concatenate([before, times, times[-1] + 1 + np.arange(high - stop)])
+            shown = np.zeros(high - low, np.bool_)
+            shown[first - low : stop - low] = True
+        return replace(
+            frames,
+            description=replace(frames.description, role=self._role, clock=self._clock_name),
+            ts_ns=stamps,
+            keyframe=keyframe[low:high],
+            offset=offset[low:high],
+            size=size[low:high],
+            fps=self._fps,
+            shown=shown,
+        )
+
+    def check(self) -> None:
+        """Raise unless the frames are there."""
+        self.frame_index()
+
+    def _bytes(self) -> RangeReader:
+        return self.source.open()

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from warpdata.bytekit.arrays import read_only
 from warpdata.bytekit.io.files import check_path
 from warpdata.bytekit.io.ranges import FolderReader, RangeReader
-from warpdata.bytekit.lazy import cached_property
-from warpdata.bytekit.process.forks import Reopens
+from warpdata.bytekit.process.forks import cached_property
 from warpdata.episodes.sources.cameras import StoredSignal, VideoSignal, open_bytes, signal_meta
 from warpdata.errors import (
     BlobNotFoundError,
@@ -27,21 +26,23 @@ from warpdata.errors import (
 )
 from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.documents import (
+    Description,
     FileSum,
     Folder,
+    Summary,
     files_below,
     find_signals,
     read_meta,
     read_static,
     signal_file,
+    suffix_for,
 )
-from warpdata.formats.episodedir.images import suffix_for
-from warpdata.formats.episodedir.signal_file import Description, Summary, read_signal, read_summary
+from warpdata.formats.episodedir.signal_file import read_signal, read_summary
 from warpdata.formats.journal.layout import SIGNALS_JOURNAL
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.meta import SignalMeta
 from warpdata.timeline.signal import MappedRows, Record, Signal
-from warpdata.timeline.source import EpisodeSource, LazySignals, ReadOnlyDict, StepClock
+from warpdata.timeline.source import EpisodeSource, LazySignals, StepClock
 
 
 class SimpleSignal(StoredSignal):
@@ -111,8 +112,11 @@ def DiskEpisode(directory: str | os.PathLike[str] | FolderReader) -> Episode:  #
     return Episode(DirectorySource(directory))
 
 
-class DirectorySource(Reopens, EpisodeSource):
-    """An episode directory, here or in a store; reading is safe in threads, after a fork, and after pickling."""
+class DirectorySource(EpisodeSource):
+    """An episode directory, here or in a store; reading is safe in threads, after a fork, and after pickling.
+
+    Its id is the name of the directory: the number of the episode in its dataset.
+    """
 
     def __init__(self, directory: str | os.PathLike[str] | FolderReader) -> None:
         if not isinstance(directory, str | os.PathLike | FolderReader):
@@ -126,33 +130,16 @@ class DirectorySource(Reopens, EpisodeSource):
         check_finished(self.folder)
         self._suffixes: dict[str, str] = {}
         self._signals = LazySignals(self._signal_names, self._open_signal)
+        name, place = os.path.basename(str(self.path).partition("?")[0].rstrip("/")), str(self.path)
+        super().__init__(name, self._signals, self._read_static, lambda: read_meta(self.folder), place=place)
 
-    @property
-    def id(self) -> str:
-        """The name of the directory: the number of the episode in its dataset."""
-        return os.path.basename(str(self.path).partition("?")[0].rstrip("/"))
-
-    @property
-    def signals(self) -> Mapping[str, Signal]:
-        """The signals by name."""
-        return self._signals
-
-    @cached_property
-    def meta(self) -> Mapping[str, Any]:
-        """System metadata from meta.json, read-only."""
-        return ReadOnlyDict(read_meta(self.folder))
-
-    @cached_property
-    def static(self) -> Mapping[str, Any]:
-        """The static items from static.json, read-only."""
+    def _read_static(self) -> dict[str, Any]:
         try:
             entry = self.meta.get("static_file")
         except FormatError:
             entry = None
         place = f"{self.path}/{layout.STATIC_FILE}"
-        return ReadOnlyDict(
-            read_static(self.folder, None if entry is None else FileSum.from_json(entry, place))
-        )
+        return read_static(self.folder, None if entry is None else FileSum.from_json(entry, place))
 
     @property
     def step_clock(self) -> StepClock | None:
@@ -161,11 +148,6 @@ class DirectorySource(Reopens, EpisodeSource):
             return super().step_clock
         except FormatError:  # damage of one file never prevents reading the others
             return None
-
-    @property
-    def place(self) -> str | None:
-        """Path or URL of the directory."""
-        return str(self.path)
 
     def loaded_bytes(self) -> int:
         """How many bytes of signals this episode keeps in memory."""

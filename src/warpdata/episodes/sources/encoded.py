@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.checksum import RunningXxh3128, crc32c
 from warpdata.bytekit.io.commit import map_os_errors
-from warpdata.bytekit.io.ranges import BytesRangeReader, JoinedRangeReader, RangeReader
-from warpdata.episodes.sources.cameras import StillsSignal, VideoSignal
-from warpdata.episodes.sources.file_video import FileVideo
+from warpdata.bytekit.io.ranges import BytesRangeReader, JoinedRangeReader, RangeReader, read_coalesced
+from warpdata.episodes.sources.cameras import FileVideo, StillsSignal, VideoSignal
 from warpdata.episodes.statistics import ClockStatistics
 from warpdata.errors import CorruptLayoutError, SchemaMismatchError
-from warpdata.formats.episodedir.containers import HEAD_BYTES, sample_entry, wrapped
+from warpdata.formats.episodedir.containers import HEAD_BYTES, file_around, sample_entry
+from warpdata.formats.episodedir.documents import FrameShape, Stream
 from warpdata.formats.episodedir.frame_index import FrameIndex, group_bounds, image_description
-from warpdata.formats.episodedir.images import FrameShape, Stream
 from warpdata.formats.episodedir.pictures import check_same
 from warpdata.formats.wshard.schema import DEFAULT_TICK_HZ
 from warpdata.timeline.memory import JoinedSignal
@@ -309,8 +309,16 @@ def encoded_camera(name: str, signal: Signal) -> EncodedCamera | None:
     size, shows, shown = np.array(sizes, np.int64), run.shows, run.shown
     fps = _rate_of(run.ts_ns[shown])
     rate = Fraction(min(max(fps, 1e-3), 1e6)).limit_denominator(1001)  # what the boxes can hold
-    around = wrapped(run.entry, size, shows, run.keyframe, rate)
-    media = PacketReader(run, size, name)
+    around = file_around(run.entry, size, shows, run.keyframe, rate)
+    ahead: list[Any] = [0, run.packets()]
+
+    def read_packets(first: int, last: int) -> list[bytes]:
+        if ahead[0] != first:
+            ahead[1] = itertools.islice(run.packets(), first, None)
+        ahead[0] = last
+        return list(itertools.islice(ahead[1], last - first))
+
+    media = PacketReader(read_packets, size, name)
     at = np.argsort(shows, kind="stable")
     offset = HEAD_BYTES + np.cumsum(size) - size
     columns = (run.keyframe[at], offset[at], size[at], np.array(sums, np.uint32)[at])
@@ -337,33 +345,36 @@ def _rate_of(times: NDArray[np.int64]) -> float:
     return ClockStatistics.of(times).rate_hz(DEFAULT_TICK_HZ)
 
 
-class PacketReader:
-    """Encoded frames one behind the other as bytes; read from front to back it keeps no more than one packet."""
+ReadPackets = Callable[[int, int], Iterable[bytes]]
+"""Gives packets [first, last)."""
 
-    def __init__(self, run: EncodedRun, size: NDArray[np.int64], name: str) -> None:
-        self.name = name
-        self.size = int(size.sum())
-        self._run = run
-        self._packets, self._start, self._packet = run.packets(), 0, b""
+
+class PacketReader:
+    """Packets one behind the other as bytes, a few of which are kept; best read from front to back."""
+
+    def __init__(self, read_packets: ReadPackets, sizes: NDArray[np.int64], name: str) -> None:
+        self.name, self._read_packets, self._ends = name, read_packets, np.cumsum(sizes)
+        self.size = int(self._ends[-1]) if len(sizes) else 0
+        self._buffer: tuple[int, bytes, int] = (0, b"", 0)
+        """Where it begins, its bytes, and the number of the packet behind it."""
 
     def read(self, start: int, end: int) -> memoryview:
         """Exactly the bytes [start, end)."""
-        if start < self._start:
-            self._packets, self._start, self._packet = self._run.packets(), 0, b""
-        pieces: list[bytes] = []
-        at = start
-        while at < end:
-            stop = self._start + len(self._packet)
-            if at < stop:
-                pieces.append(self._packet[at - self._start : end - self._start])
-                at += len(pieces[-1])
-            else:
-                self._start, self._packet = stop, next(self._packets)
-        return memoryview(b"".join(pieces))
+        begin, data, following = self._buffer
+        if not begin <= start <= begin + len(data):
+            following = int(self._ends.searchsorted(start, "right"))
+            begin, data = int(self._ends[following - 1]) if following else 0, b""
+        if end > begin + len(data):
+            last = max(int(self._ends.searchsorted(end, "left")) + 1, min(following + 8, len(self._ends)))
+            begin, data = (start, data[start - begin :]) if data else (begin, data)
+            data += b"".join(self._read_packets(following, last))
+            following = last
+        self._buffer = (begin, data, following)
+        return memoryview(data)[start - begin : end - begin]
 
     def read_many(self, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
-        """Exactly the bytes of each range."""
-        return [self.read(start, end) for start, end in ranges]
+        """Exactly the bytes of each range; neighbours by one read."""
+        return read_coalesced(self, ranges)
 
     def close(self) -> None:
         """Nothing is open."""

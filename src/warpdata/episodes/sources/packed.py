@@ -9,15 +9,12 @@ from functools import partial
 from warpdata.bytekit.arrays import dtype_named
 from warpdata.bytekit.io.ranges import BytesRangeReader, PartRangeReader, RangeReader
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
-from warpdata.bytekit.lazy import cached_property
-from warpdata.bytekit.process.forks import Reopens
+from warpdata.bytekit.process.forks import Reopens, cached_property
 from warpdata.episodes.sources.cameras import VideoSignal, signal_meta
 from warpdata.episodes.sources.disk_episode import SimpleSignal
 from warpdata.episodes.sources.shard_episode import DIRECTORY_BLOCK, BlockSignal, RaggedRows
 from warpdata.errors import CorruptLayoutError
-from warpdata.formats.episodedir.documents import FileSum, restored_static
-from warpdata.formats.episodedir.frame_index import FrameIndex, parse_frame_index
-from warpdata.formats.episodedir.signal_file import Description
+from warpdata.formats.episodedir.documents import Description, restored_static
 from warpdata.formats.wshard.chunks import ChunkList, validate_chunk_continuity
 from warpdata.formats.wshard.layout import META_EPISODE, TIMESTAMPS_NS
 from warpdata.formats.wshard.reader import ShardReader
@@ -25,7 +22,7 @@ from warpdata.formats.wshard.rows import BlockRows, read_numbers
 from warpdata.formats.wshard.schema import TensorSpec, tensor_spec
 from warpdata.timeline.memory import JoinedSignal
 from warpdata.timeline.signal import Signal
-from warpdata.timeline.source import LazySignals, StatedSource, StepClock
+from warpdata.timeline.source import EpisodeSource, LazySignals, StepClock
 
 VERSION = 2
 VIDEO_PREFIX = "video/"
@@ -54,7 +51,7 @@ def directory_of(about: bytes, blocks: Collection[str]) -> bytes:
     return dump_json({**directory, "meta": meta, "signals": kept})
 
 
-class PackedSource(Reopens, StatedSource):
+class PackedSource(EpisodeSource):
     """A packed recording opened in place: the same names, signals, static items and metadata."""
 
     def __init__(self, shard: ShardReader) -> None:
@@ -78,16 +75,11 @@ class PackedSource(Reopens, StatedSource):
                 entries[str(name)] = (description, blocks, int(entry.get("count", 0)))
             signals = LazySignals(lambda: entries, lambda name: _open_signal(shard, name, *entries[name]))
             meta, clock = dict(about["meta"]), StepClock.from_json(about.get("steps"))
-            super().__init__(episode_id, signals, static, meta, clock)
+            super().__init__(episode_id, signals, static, meta, clock, shard.path)
         except (KeyError, TypeError, AttributeError, ValueError):
             raise CorruptLayoutError(
                 "the description of the recording is damaged", block=DIRECTORY_BLOCK, path=shard.path
             ) from None
-
-    @property
-    def place(self) -> str | None:
-        """Path or URL of the shard."""
-        return self.shard.path
 
     def stored_bytes(self) -> int:
         """The size of the shard."""
@@ -98,9 +90,9 @@ def _open_signal(
     shard: ShardReader, name: str, description: Description, blocks: Mapping[str, str], count: int
 ) -> Signal:
     if "video" in blocks and "frames" in blocks:
-        return ShardVideo(shard, name, blocks["video"], blocks["frames"])
-    if "table" in blocks:
-        return TableSignal(shard, name, blocks["table"])
+        return VideoSignal(blocks["video"], blocks["frames"], folder=ShardFolder(shard), name=name)
+    if "table" in blocks:  # events, or another writer's numbers
+        return SimpleSignal(blocks["table"], folder=ShardFolder(shard), name=name)
     spec = TensorSpec(dtype_named(description.dtype), description.shape)
     parts: list[BlockRows] = []
     for key in ("block", "more"):
@@ -127,48 +119,31 @@ def _open_signal(
     return BlockSignal(name, meta, ragged or parts, partial(read_numbers, times), times)
 
 
-class TableSignal(SimpleSignal):
-    """Events, or another writer's numbers, in a parquet file inside the shard; read on first use."""
+class ShardFolder(Reopens):
+    """The blocks of a shard as the files of a folder: of a video only the frames that are needed are read."""
 
-    def __init__(self, shard: ShardReader, name: str, block: str) -> None:
-        super().__init__(f"{shard.path}#{block}", name=name)
-        self.path = f"{shard.path}#{block}"
-        self._shard, self._block = shard, block
-        self.reopen_by(TableSignal, shard, name, block)
+    def __init__(self, shard: ShardReader) -> None:
+        self.shard, self.name, self.is_local = shard, shard.path, shard.is_local
 
-    def file_bytes(self) -> RangeReader:
-        """The bytes of the file, checked."""
-        return BytesRangeReader(self._shard.read(self._block), self.path)
-
-    def _is_far(self) -> bool:
-        return not self._shard.is_local
-
-
-class ShardVideo(VideoSignal):
-    """A camera inside a shard; only the frames that are needed are read."""
-
-    def __init__(self, shard: ShardReader, name: str, video: str, frames: str) -> None:
-        super().__init__(f"{shard.path}#{video}", f"{shard.path}#{frames}", name=name)
-        self.path, self.frames_path = f"{shard.path}#{video}", f"{shard.path}#{frames}"
-        self.shard = shard
-        self.video_block = video
-        self._frames_block = frames
-        self.reopen_by(ShardVideo, shard, name, video, frames)
-
-    def _read_index(self, _expected: FileSum | None) -> FrameIndex:
-        return parse_frame_index(self.shard.read(self._frames_block), self.frames_path)
-
-    def _bytes(self) -> RangeReader:
-        block = self.shard.block(self.video_block)
+    def open(self, name: str) -> RangeReader:
+        """The bytes of a block, checked; those of a video are checked by frame."""
+        block, path = self.shard.block(name), f"{self.name}#{name}"
+        if not name.startswith(VIDEO_PREFIX):
+            return BytesRangeReader(self.shard.read(name), path)
         if block.codec != "none":
-            raise CorruptLayoutError("video in a shard is never compressed again", block=block.name)
-        return PartRangeReader(self.shard.range_reader, block.data_offset, block.disk_size, self.path)
+            raise CorruptLayoutError("video in a shard is never compressed again", block=name)
+        return PartRangeReader(self.shard.range_reader, block.data_offset, block.disk_size, path)
 
-    def _is_far(self) -> bool:
-        return not self.shard.is_local
+    def exists(self, name: str) -> bool:
+        """Whether there is a block of this name."""
+        return name in self.shard
+
+    def names(self) -> list[str]:
+        """The names of all blocks."""
+        return self.shard.names
 
 
-class PackedChunks(Reopens, StatedSource):
+class PackedChunks(EpisodeSource):
     """The packed chunks of a recording as one episode; a chunk is opened on first use of a signal."""
 
     def __init__(self, chunks: ChunkList) -> None:
@@ -177,7 +152,8 @@ class PackedChunks(Reopens, StatedSource):
         self._first = self._open_chunk(0)
         signals = LazySignals(lambda: self._first.signals, self._open_signal)
         first = self._first
-        super().__init__(chunks.episode_id, signals, first.static, first.meta, first.step_clock)
+        place = first.place if chunks.path is None else os.fspath(chunks.path)
+        super().__init__(chunks.episode_id, signals, first.static, first.meta, first.step_clock, place)
 
     def _open_chunk(self, index: int) -> PackedSource:
         entry = self.chunks.chunks[index]
@@ -199,11 +175,6 @@ class PackedChunks(Reopens, StatedSource):
     def _open_signal(self, name: str) -> Signal:
         signals = [part.signals[name] for part in self.parts]
         return signals[0] if len(signals) == 1 else JoinedSignal(signals)
-
-    @property
-    def place(self) -> str | None:
-        """Path of the chunk list, or of the first chunk."""
-        return self._first.place if self.chunks.path is None else os.fspath(self.chunks.path)
 
     def stored_bytes(self) -> int:
         """What all chunks take."""

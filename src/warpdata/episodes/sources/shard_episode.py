@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.arrays import DType, read_only, select_rows
 from warpdata.bytekit.checksum import join_crc32c
-from warpdata.bytekit.lazy import cached_property
-from warpdata.bytekit.process.forks import Reopens
+from warpdata.bytekit.process.forks import Reopens, cached_property
 from warpdata.errors import CorruptLayoutError
 from warpdata.formats.wshard.chunks import (
     ChunkedEpisodeReader,
@@ -32,7 +31,7 @@ from warpdata.timeline.episode import Episode
 from warpdata.timeline.meta import SignalMeta, SignalRole, as_kind, guess_role, numeric_kind
 from warpdata.timeline.ragged import split_rows
 from warpdata.timeline.signal import ClockedSignal, MappedRows, Signal
-from warpdata.timeline.source import STEPS, EpisodeSource, LazySignals, ReadOnlyDict, StepClock, innermost
+from warpdata.timeline.source import STEPS, EpisodeSource, LazySignals, StepClock, innermost
 
 __all__ = [
     "ChunkList",
@@ -219,7 +218,7 @@ class BlockSignal(Reopens, ClockedSignal):
         return any(isinstance(part, BlockRows | RaggedRows) and part.is_far for part in self.parts)
 
 
-class ShardSource(Reopens, EpisodeSource):
+class ShardSource(EpisodeSource):
     """An episode by step in a shard, in its chunks, or filled by hand: every channel is a signal."""
 
     def __init__(
@@ -230,58 +229,30 @@ class ShardSource(Reopens, EpisodeSource):
         path: str | None = None,
         size_bytes: int = 0,
     ) -> None:
-        self.tensors = tensors
-        self._path = path
-        self._size_bytes = size_bytes
-        self.chunks = chunks
+        self.tensors, self.chunks, self._size_bytes = tensors, chunks, size_bytes
         # Without this object in them: a cycle would keep the file open until the next garbage collection.
         blocks = cache(lambda: _channel_blocks(tensors))
-        self._signals = LazySignals(blocks, lambda name: _open_signal(tensors, blocks()[name], chunks, name))
+        signals = LazySignals(blocks, lambda name: _open_signal(tensors, blocks()[name], chunks, name))
+        env_id = {"env_id": tensors.env_id} if tensors.env_id else {}
+        facts = {"id": tensors.id, "env_id": tensors.env_id, "length": tensors.length}
+        # Everything of a step carries the time of the step.
+        clock = StepClock(STEPS, "same", tensors.times_ns, tensors.length)
         if chunks is not None:
             self.reopen_by(ShardSource.of_chunks, chunks)
+            path = None if chunks.path is None else os.fspath(chunks.path)
+        super().__init__(
+            tensors.id,
+            signals,
+            lambda: {**tensors.metadata, **env_id, **tensors.metadata},
+            lambda: {**facts, **tensors.about},
+            clock,
+            path,
+        )
 
     @classmethod
     def of_chunks(cls, chunks: ChunkList) -> ShardSource:
         """A chunked episode as one."""
         return cls(ChunkedEpisodeReader(chunks).episode(), chunks=chunks)
-
-    @property
-    def id(self) -> str:
-        """The id of the episode."""
-        return self.tensors.id
-
-    @property
-    def signals(self) -> Mapping[str, Signal]:
-        """The channels as signals."""
-        return self._signals
-
-    @property
-    def static(self) -> Mapping[str, Any]:
-        """The metadata that the user gave, and the environment."""
-        items = dict(self.tensors.metadata)
-        if self.tensors.env_id:
-            items.setdefault("env_id", self.tensors.env_id)
-        return ReadOnlyDict(items)
-
-    @property
-    def meta(self) -> Mapping[str, Any]:
-        """The metadata of the shard."""
-        tensors = self.tensors
-        return ReadOnlyDict(
-            {"id": tensors.id, "env_id": tensors.env_id, "length": tensors.length, **tensors.about}
-        )
-
-    @property
-    def step_clock(self) -> StepClock:
-        """The rows of the shard: everything of a step carries the time of the step."""
-        return StepClock(STEPS, "same", self.tensors.times_ns, self.tensors.length)
-
-    @property
-    def place(self) -> str | None:
-        """The file of the shard, or the chunk list; None in memory."""
-        if self.chunks is not None:
-            return None if self.chunks.path is None else os.fspath(self.chunks.path)
-        return self._path
 
     def stored_bytes(self) -> int:
         """The size of the shard, or of all chunks; 0 in memory."""

@@ -13,7 +13,7 @@ from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.io.append_file import AppendFile
 from warpdata.errors import CorruptLayoutError, FormatError, StoreError
 from warpdata.formats.episodedir import layout
-from warpdata.formats.episodedir.images import Stream
+from warpdata.formats.episodedir.documents import Stream
 
 Bytes = bytes | memoryview
 
@@ -134,7 +134,11 @@ def _child(data: Bytes, start: int, end: int, kind: bytes) -> tuple[int, int]:
 def _fragment_packets(data: Bytes, start: int, end: int, origin: int, stop: int) -> Iterator[PacketPlace]:
     """The frames of a fragment, all of which end before `stop`."""
     traf = _child(data, start, end, b"traf")
-    default_size = _default_size(data, *_child(data, *traf, b"tfhd"))
+    head, head_end = _child(data, *traf, b"tfhd")
+    flags, at = _read_u32(data, head + 8, head_end) & 0xFFFFFF, head + 16
+    optional = ((layout.TFHD_BASE_OFFSET, 8), (layout.TFHD_SAMPLE_INDEX, 4), (layout.TFHD_DURATION, 4))
+    at += sum(size for flag, size in optional if flags & flag)
+    default_size = _read_u32(data, at, head_end) if flags & layout.TFHD_SIZE else 0
     run, run_end = _child(data, *traf, b"trun")
     flags = _read_u32(data, run + 8, run_end) & 0xFFFFFF
     count, at = _read_u32(data, run + 12, run_end), run + 16
@@ -153,15 +157,6 @@ def _fragment_packets(data: Bytes, start: int, end: int, origin: int, stop: int)
             raise CorruptLayoutError("a video fragment announces more frames or bytes than it has")
         yield PacketPlace(offset, size)
         offset += size
-
-
-def _default_size(data: Bytes, start: int, end: int) -> int:
-    flags = _read_u32(data, start + 8, end) & 0xFFFFFF
-    at = start + 16
-    at += 8 * bool(flags & layout.TFHD_BASE_OFFSET)
-    at += 4 * bool(flags & layout.TFHD_SAMPLE_INDEX)
-    at += 4 * bool(flags & layout.TFHD_DURATION)
-    return _read_u32(data, at, end) if flags & layout.TFHD_SIZE else 0
 
 
 def _read_u32(data: Bytes, at: int, end: int) -> int:
@@ -185,8 +180,18 @@ def mkv_packets(data: Bytes, origin: int) -> tuple[list[PacketPlace], int]:
         if body + size > len(data):
             break
         if kind == layout.EBML_CLUSTER:
-            places += _cluster_packets(data, body, body + size, origin)
-        position = body + size
+            start, stop = body, body + size
+            while start < stop and (inner := _element(data, start)) is not None:
+                kind, size, body = inner
+                if kind in (layout.EBML_SIMPLE_BLOCK, layout.EBML_BLOCK):
+                    if size <= layout.BLOCK_HEAD_BYTES or body + size > stop:
+                        raise CorruptLayoutError("a frame of a cluster is empty, or larger than the cluster")
+                    place = origin + body + layout.BLOCK_HEAD_BYTES
+                    places.append(PacketPlace(place, size - layout.BLOCK_HEAD_BYTES))
+                start = body if kind == layout.EBML_BLOCK_GROUP else body + size
+            position = stop
+        else:
+            position = body + size
     return places, position
 
 
@@ -221,16 +226,6 @@ def _vint(data: Bytes, at: int, *, keep_marker: bool) -> tuple[int, int] | None:
     return (value if keep_marker else value & ((1 << (7 * length)) - 1)), length
 
 
-def _cluster_packets(data: Bytes, start: int, stop: int, origin: int) -> Iterator[PacketPlace]:
-    while start < stop and (head := _element(data, start)) is not None:
-        kind, size, body = head
-        if kind in (layout.EBML_SIMPLE_BLOCK, layout.EBML_BLOCK):
-            if size <= layout.BLOCK_HEAD_BYTES or body + size > stop:
-                raise CorruptLayoutError("a frame of a cluster is empty, or larger than the cluster")
-            yield PacketPlace(origin + body + layout.BLOCK_HEAD_BYTES, size - layout.BLOCK_HEAD_BYTES)
-        start = body if kind == layout.EBML_BLOCK_GROUP else body + size
-
-
 # An MP4 file around packets that are copied: they can be read lazily, so no muxer library can write it.
 
 HEAD_BYTES = 48
@@ -253,7 +248,7 @@ class Wrapping(NamedTuple):
     tail: bytes
 
 
-def wrapped(
+def file_around(
     entry: bytes,
     size: NDArray[np.int64],
     shows: NDArray[np.int64],
@@ -264,22 +259,6 @@ def wrapped(
 
     `entry` is the sample entry, `shows` the number of the frame that each packet shows, from 0 without gaps.
     """
-    return Wrapping(file_head(int(size.sum())), _moov(entry, size, shows, keyframe, rate))
-
-
-def file_head(media_bytes: int) -> bytes:
-    """The beginning of a file, up to the first frame; always HEAD_BYTES long."""
-    ftyp = _box(b"ftyp", b"isom", _u32(0x200), b"isom", b"iso2", b"mp41", b"\0\0\0\0")
-    return ftyp + _u32(1) + b"mdat" + _u64(media_bytes + 16)
-
-
-def _moov(
-    entry: bytes,
-    size: NDArray[np.int64],
-    shows: NDArray[np.int64],
-    keyframe: NDArray[np.bool_],
-    rate: Fraction,
-) -> bytes:
     count = len(size)
     ticks = _TICKS if rate.numerator * _TICKS < 1 << 31 else 1
     scale, delta = rate.numerator * ticks, rate.denominator * ticks
@@ -313,7 +292,13 @@ def _moov(
     mvhd = _full(
         b"mvhd", 1, 0, bytes(16), _u32(1000), movie_ms, rates, bytes(10), _MATRIX, bytes(24), _u32(2)
     )
-    return _box(b"moov", mvhd, trak)
+    return Wrapping(file_head(int(size.sum())), _box(b"moov", mvhd, trak))
+
+
+def file_head(media_bytes: int) -> bytes:
+    """The beginning of a file, up to the first frame; always HEAD_BYTES long."""
+    ftyp = _box(b"ftyp", b"isom", _u32(0x200), b"isom", b"iso2", b"mp41", b"\0\0\0\0")
+    return ftyp + _u32(1) + b"mdat" + _u64(media_bytes + 16)
 
 
 def sample_entry(stream: Stream, width: int, height: int) -> bytes:

@@ -1,4 +1,4 @@
-"""The documents of an episode directory: names of signals, static.json, meta.json and edits.jsonl."""
+"""The documents of an episode directory: names, static.json, meta.json, edits.jsonl, and what they state of signals."""
 
 from __future__ import annotations
 
@@ -8,16 +8,20 @@ import contextlib
 import functools
 import json
 import math
+import operator
 import os
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from fractions import Fraction
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
+from warpdata.bytekit.arrays import DTYPE_NAMES, dtype_named
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.io.append_file import AppendFile
 from warpdata.bytekit.io.files import FileRangeReader
@@ -32,6 +36,9 @@ from warpdata.errors import (
     FormatError,
     TruncatedError,
     add_path,
+    naming,
+    require_word,
+    suggests,
 )
 from warpdata.formats.episodedir import layout
 
@@ -197,10 +204,8 @@ def read_document(folder: Folder, name: str, parse: Callable[[bytes, str], T]) -
 
 def parse_document(data: bytes, path: str) -> dict[str, Any]:
     """A JSON object; errors name its file."""
-    try:
+    with naming(path):
         return parse_json_object(data)
-    except FormatError as error:
-        raise type(error)(error.message, path=path, hint=error.hint) from None
 
 
 # static.json
@@ -400,3 +405,236 @@ def _is_foreign(lines: Iterable[bytes]) -> bool:
         if not isinstance(edit, dict) or "seq" in edit or CRC_KEY in edit:
             return False
     return True
+
+
+ENCODERS = {"h264": "libx264", "hevc": "libx265", "h265": "libx265", "av1": "libsvtav1", "ffv1": "ffv1"}
+
+QUALITY_LIMITS = {"h264": 51, "hevc": 51, "h265": 51, "av1": 63}
+"""The worst quality (crf) that each encoder takes; 0 is the best."""
+
+STILL_CODECS = ("png", "mjpeg")
+"""Every packet is a whole picture."""
+
+_MOST = 1_000_000
+"""Frames in a second or a group, or threads: far above what anyone means, and what encoders can hold."""
+
+_PIXELS = {"|u1": "uint8", "<u2": "uint16"}
+
+FORMATS = {
+    ("uint8", 1): ("gray", "gray"),
+    ("uint8", 3): ("rgb24", "bgr0"),
+    ("uint8", 4): ("rgba", "bgra"),
+    ("uint16", 1): ("gray16le", "gray16le"),
+    ("uint16", 3): ("rgb48le", "gbrp16le"),
+    ("uint16", 4): ("rgba64le", "gbrap16le"),
+}
+"""Element type and channels -> FFmpeg's names of the raw pixels, and of those that FFV1 stores."""
+
+
+@suggests
+@dataclass(frozen=True, slots=True)
+class VideoOptions:
+    """How a camera is encoded; `None` chooses by the kind of image."""
+
+    codec: str | None = None
+    gop_size: int = 10
+    fps: float = 30
+    quality: int | None = None
+    preset: str | None = None
+    threads: int = 1
+
+    def __post_init__(self) -> None:
+        if self.codec is not None:
+            require_word("codec", self.codec, ENCODERS)
+        for name, least in (("gop_size", 1), ("threads", 0)):
+            if not least <= operator.index(getattr(self, name)) <= _MOST:
+                raise ValueError(f"{name} is from {least} to {_MOST}, not {getattr(self, name)}")
+        most = QUALITY_LIMITS.get(self.codec or "av1")
+        if self.quality is not None and not 0 <= operator.index(self.quality) <= (most or 0):
+            allowed = f"0 (best) to {most}" if most else "None: the codec is lossless"
+            raise ValueError(f"quality out of range: expected {allowed}, got {self.quality}")
+        if not 1 / _MOST < self.fps <= _MOST:
+            raise ValueError(f"fps is positive and at most {_MOST}, not {self.fps}")
+
+    def to_json(self) -> dict[str, Any]:
+        """As journals keep it."""
+        return asdict(self)
+
+    @property
+    def rate(self) -> Fraction:
+        """Frames per second as containers want it."""
+        return Fraction(self.fps).limit_denominator(1001)
+
+
+class FrameShape(NamedTuple):
+    """Height, width and channels of a camera, and its element type.
+
+    Channels are 3 for RGB and 4 for RGBA. A single plane has 0, or 1 where its frames have an axis for it.
+    """
+
+    height: int
+    width: int
+    channels: int
+    dtype: str
+
+    @classmethod
+    def of(cls, frame: NDArray[Any]) -> FrameShape:
+        """The shape of an image; anything else is a ValueError."""
+        return cls.of_values(frame.shape, frame.dtype)
+
+    @classmethod
+    def of_values(cls, shape: tuple[int, ...], dtype: np.dtype[Any]) -> FrameShape:
+        """That of HxW, HxWx1, HxWx3 or HxWx4 values of uint8 or uint16; anything else is a ValueError."""
+        name, channels = _PIXELS.get(dtype.str), shape[2] if len(shape) == 3 else 0
+        is_image = len(shape) in (2, 3) and (name, channels or 1) in FORMATS and all(shape)
+        if name is None or not is_image or max(shape) > layout.MAX_FRAME_SIDE:
+            raise ValueError(f"an image is uint8 or uint16 HxW, HxWx3 or HxWx4, not {dtype} {shape}")
+        return cls(shape[0], shape[1], channels, name)
+
+    @property
+    def is_colour(self) -> bool:
+        """Whether it is RGB of 8 bits, which every codec takes."""
+        return self.channels == 3 and self.dtype == "uint8"
+
+    @property
+    def picture(self) -> FrameShape:
+        """The shape in the head of a single picture, which has no axis of one channel."""
+        return self._replace(channels=0) if self.channels == 1 else self
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the array of one frame."""
+        return (self.height, self.width, self.channels) if self.channels else (self.height, self.width)
+
+    @property
+    def nbytes(self) -> int:
+        """Raw bytes of one frame."""
+        return math.prod(self.shape) * (2 if self.dtype == "uint16" else 1)
+
+    @property
+    def raw_format(self) -> str:
+        """FFmpeg's name of the raw pixels."""
+        return FORMATS[self.dtype, self.channels or 1][0]
+
+    @property
+    def lossless_format(self) -> str:
+        """FFmpeg's name of the pixels that FFV1 stores."""
+        return FORMATS[self.dtype, self.channels or 1][1]
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """What a decoder must know about an encoded camera."""
+
+    codec: str
+    pix_fmt: str
+    coded_width: int
+    coded_height: int
+    extradata: bytes
+
+    def to_json(self) -> dict[str, Any]:
+        """As indexes and journals keep it."""
+        coded, extradata = [self.coded_width, self.coded_height], base64.b64encode(self.extradata).decode()
+        return {"codec": self.codec, "pix_fmt": self.pix_fmt, "coded": coded, "extradata": extradata}
+
+    @classmethod
+    def from_json(cls, about: Mapping[str, Any]) -> Stream:
+        """What `to_json` made; anything else is a KeyError, TypeError or ValueError."""
+        width, height = (int(side) for side in about["coded"])
+        extradata = base64.b64decode(about["extradata"], validate=True)
+        return cls(str(about["codec"]), str(about["pix_fmt"]), width, height, extradata)
+
+
+def choose_codec(shape: FrameShape, options: VideoOptions) -> str:
+    """The codec of the options, or the default: h264 for RGB of 8 bits, lossless ffv1 for all else."""
+    codec = options.codec or ("h264" if shape.is_colour else "ffv1")
+    if (shape.dtype == "uint16" or shape.channels == 4) and codec != "ffv1":
+        kind = "uint16" if shape.dtype == "uint16" else "RGBA"
+        raise ValueError(f"{kind} images are stored lossless with codec 'ffv1', not {codec!r}")
+    return codec
+
+
+def suffix_for(codec: str) -> str:
+    """The file name ending of a codec's container."""
+    return ".mkv" if codec == "ffv1" else ".mp4"
+
+
+_ABOUT_ROLE = ("role", "of", "model", "clock")
+_OBJECT_KINDS = ("text", "bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What one signal holds, as it is stored beside its values."""
+
+    kind: str
+    dtype: str
+    shape: tuple[int, ...]
+    units: str | None = None
+    names: tuple[str, ...] | None = None
+    role: str | None = None
+    of: str | None = None
+    model: str | None = None
+    clock: str | None = None
+    rate_hz: float | None = None
+    """Of sound: samples in a second."""
+
+    @property
+    def is_ragged(self) -> bool:
+        """Whether a value has any number of rows, each of `shape`."""
+        return self.kind in layout.RAGGED_KINDS
+
+    @property
+    def is_object(self) -> bool:
+        """Whether values are text, bytes or arrays of varying length."""
+        return self.kind in _OBJECT_KINDS or self.is_ragged
+
+    def frame_shape(self) -> FrameShape:
+        """The shape of the frames of a camera; ValueError where no frame is like this."""
+        return FrameShape.of_values(self.shape, dtype_named(self.dtype).dtype)
+
+    def to_json(self) -> dict[str, Any]:
+        """The description as JSON holds it."""
+        entry: dict[str, Any] = {"kind": self.kind, "dtype": self.dtype, "shape": list(self.shape)}
+        if self.units is not None:
+            entry["units"] = self.units
+        if self.names is not None:
+            entry["names"] = list(self.names)
+        for key in _ABOUT_ROLE:
+            if (value := getattr(self, key)) is not None:
+                entry[key] = value
+        return entry if self.rate_hz is None else {**entry, "sample_rate_hz": self.rate_hz}
+
+    @classmethod
+    def from_json(cls, entry: Any, path: str) -> Description:
+        """Check a stored description."""
+        try:
+            shape = tuple(int(side) for side in entry["shape"])
+            names = None if entry.get("names") is None else tuple(str(name) for name in entry["names"])
+            about = {key: None if entry.get(key) is None else str(entry[key]) for key in _ABOUT_ROLE}
+            stated = entry.get("sample_rate_hz")
+            rate = None if stated is None else float(stated)
+            kind, dtype = str(entry["kind"]), str(entry["dtype"])
+            made = cls(kind, dtype, shape, entry.get("units"), names, **about, rate_hz=rate)
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
+            raise CorruptLayoutError("the description of the signal is damaged", path=path) from None
+        is_known = made.dtype in DTYPE_NAMES or (made.kind in _OBJECT_KINDS and made.dtype == made.kind)
+        is_sound = made.kind == "sound"
+        has_rate = rate is not None and 0 < rate < 1e9 and made.dtype in layout.SOUND_DTYPES
+        is_valid = made.kind in layout.KINDS and is_known and all(side > 0 for side in shape)
+        is_valid = is_valid and math.prod(shape) <= layout.MAX_RECORDS
+        if not is_valid or has_rate != is_sound or (is_sound and len(shape) > 1):
+            raise CorruptLayoutError(f"a signal of kind {made.kind!r}, type {made.dtype!r}", path=path)
+        if made.role is not None and made.role not in layout.ROLES:
+            raise CorruptLayoutError(f"a signal with the role {made.role!r}", path=path)
+        return made
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Description of a signal, number of records, first and last time."""
+
+    description: Description
+    count: int
+    first_ts_ns: int | None
+    last_ts_ns: int | None

@@ -20,10 +20,16 @@ from warpdata.bytekit.io.ranges import RangeReader, open_buffered, retry_damaged
 from warpdata.bytekit.process.forks import PerProcess
 from warpdata.errors import BlobNotFoundError, ChecksumError, CorruptLayoutError, FormatError, StoreError
 from warpdata.formats.episodedir import layout
-from warpdata.formats.episodedir.documents import FileSum, read_bytes
-from warpdata.formats.episodedir.images import STILL_CODECS, FrameShape, Stream
+from warpdata.formats.episodedir.documents import (
+    STILL_CODECS,
+    Description,
+    FileSum,
+    FrameShape,
+    Stream,
+    read_bytes,
+)
 from warpdata.formats.episodedir.pictures import PictureDecoder
-from warpdata.formats.episodedir.signal_file import Description, ParquetFooter, check_clock, write_columns
+from warpdata.formats.episodedir.signal_file import ParquetFooter, check_clock, write_columns
 from warpdata.formats.episodedir.video import Picture, VideoDecoder, list_packets
 
 _SUMMED_FRAMES = 64
@@ -239,7 +245,7 @@ def marks_of_index(index: FrameIndex) -> list[layout.FrameMark | None]:
     columns = (index.ts_ns, index.offset, index.size, index.keyframe, index.crc32c)
     return [
         layout.FrameMark(ts_ns, offset, size, int(key), total, 0)
-        for ts_ns, offset, size, key, total in zip(*(each.tolist() for each in columns), strict=True)
+        for ts_ns, offset, size, key, total in zip(*(column.tolist() for column in columns), strict=True)
     ]
 
 
@@ -360,9 +366,9 @@ class _DecoderPool:
         """A decoder for a reader: the one it used last, else any of the kind if there are many, else a new one."""
         lock, free = self._own()
         with lock:
-            same = [each for each in free if each.owner == owner]
+            same = [decoder for decoder in free if decoder.owner == owner]
             if not same and len(free) >= _room(free):
-                same = [each for each in free if each.kind == kind]
+                same = [decoder for decoder in free if decoder.kind == kind]
             if same:  # the last one used: its memory for pictures is used again
                 free.remove(same[-1])
         decoder = same[-1] if same else _Decoder.open(*kind, owner)
@@ -377,13 +383,13 @@ class _DecoderPool:
         with lock:
             free.append(decoder)
             surplus = [free.pop(0) for _ in range(len(free) - _room(free))]
-        for each in surplus:
-            each.codec.close()
+        for decoder in surplus:
+            decoder.codec.close()
 
 
 def _room(decoders: Sequence[_Decoder]) -> int:
     """How many decoders stay open: fewer of large pictures."""
-    return max(ALWAYS_OPEN, DECODER_BYTES // max((each.nbytes for each in decoders), default=1))
+    return max(ALWAYS_OPEN, DECODER_BYTES // max((decoder.nbytes for decoder in decoders), default=1))
 
 
 _DECODERS = _DecoderPool()
@@ -447,7 +453,18 @@ class FrameReader:
             try:
                 left = sorted(wanted)
                 while left:
-                    count = self._read_ahead(decoder, left)
+                    plan, at, shown = self._plan, decoder.at, decoder.shown
+                    packets: list[int] = []
+                    size = count = 0
+                    for number in left:
+                        start, stop = int(plan.start[number]), int(plan.packet[number]) + 1
+                        at = start if at < start or number <= shown else at
+                        more = int(plan.size[at:stop].sum())
+                        if count and size + more > _AHEAD_BYTES:
+                            break
+                        packets += range(at, stop)
+                        at, shown, size, count = max(at, stop), number, size + more, count + 1
+                    self._ahead = dict(zip(packets, self._read(packets), strict=True))
                     for number in left[:count]:
                         if number in wanted:
                             self._decode_until(decoder, number, wanted, use)
@@ -513,22 +530,6 @@ class FrameReader:
             show(decoder.codec.drain())
         if number in wanted:
             raise CorruptLayoutError(f"frame {number} is missing in the video")
-
-    def _read_ahead(self, decoder: _Decoder, numbers: list[int]) -> int:
-        """Fetch what decoding the first of these frames takes, at once; returns how many that are."""
-        plan, at, shown = self._plan, decoder.at, decoder.shown
-        packets: list[int] = []
-        size = count = 0
-        for number in numbers:
-            start, stop = int(plan.start[number]), int(plan.packet[number]) + 1
-            at = start if at < start or number <= shown else at
-            more = int(plan.size[at:stop].sum())
-            if count and size + more > _AHEAD_BYTES:
-                break
-            packets += range(at, stop)
-            at, shown, size, count = max(at, stop), number, size + more, count + 1
-        self._ahead = dict(zip(packets, self._read(packets), strict=True))
-        return count
 
     def _read(self, numbers: list[int]) -> list[bytes]:
         plan = self._plan

@@ -17,7 +17,7 @@ from warpdata.errors import (
     UnsupportedDtypeError,
 )
 from warpdata.formats.episodedir import layout
-from warpdata.formats.episodedir.images import FrameShape, Stream
+from warpdata.formats.episodedir.documents import FrameShape, Stream
 from warpdata.formats.episodedir.scaling import Box, ImageView
 from warpdata.formats.episodedir.video import Picture, scale_image
 

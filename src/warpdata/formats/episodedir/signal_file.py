@@ -9,7 +9,6 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,98 +16,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from warpdata.bytekit.arrays import DTYPE_NAMES, dtype_named, dtype_of
+from warpdata.bytekit.arrays import dtype_named, dtype_of
 from warpdata.bytekit.arrow_arrays import numpy_dtype, text_to_arrow, to_arrow, to_numpy
 from warpdata.bytekit.io.ranges import RangeFile, RangeReader, retry_damaged
 from warpdata.errors import CorruptLayoutError, FormatError, LimitExceededError
 from warpdata.formats.episodedir import layout
-from warpdata.formats.episodedir.documents import FileSum, read_bytes
-from warpdata.formats.episodedir.images import FrameShape
+from warpdata.formats.episodedir.documents import Description, FileSum, Summary, read_bytes
 
-_ABOUT_ROLE = ("role", "of", "model", "clock")
 _STORED_AS = {"bf16": "u16"}
 """Arrow has no bf16; its bits are stored as u16 and the true type in the schema metadata."""
 _TEXT = {"text": pa.string(), "bytes": pa.binary()}
 _MAX_FILE_BYTES = 1 << 36
 SMALL_BYTES = 16 << 10
 """Tables of at most so many bytes are neither encoded nor compressed: that takes longer than writing them."""
-
-
-@dataclass(frozen=True, slots=True)
-class Description:
-    """What one signal holds, as it is stored beside its values."""
-
-    kind: str
-    dtype: str
-    shape: tuple[int, ...]
-    units: str | None = None
-    names: tuple[str, ...] | None = None
-    role: str | None = None
-    of: str | None = None
-    model: str | None = None
-    clock: str | None = None
-    rate_hz: float | None = None
-    """Of sound: samples in a second."""
-
-    @property
-    def is_ragged(self) -> bool:
-        """Whether a value has any number of rows, each of `shape`."""
-        return self.kind in layout.RAGGED_KINDS
-
-    @property
-    def is_object(self) -> bool:
-        """Whether values are text, bytes or arrays of varying length."""
-        return self.kind in _TEXT or self.is_ragged
-
-    def frame_shape(self) -> FrameShape:
-        """The shape of the frames of a camera; ValueError where no frame is like this."""
-        return FrameShape.of_values(self.shape, dtype_named(self.dtype).dtype)
-
-    def to_json(self) -> dict[str, Any]:
-        """The description as JSON holds it."""
-        entry: dict[str, Any] = {"kind": self.kind, "dtype": self.dtype, "shape": list(self.shape)}
-        if self.units is not None:
-            entry["units"] = self.units
-        if self.names is not None:
-            entry["names"] = list(self.names)
-        for key in _ABOUT_ROLE:
-            if (value := getattr(self, key)) is not None:
-                entry[key] = value
-        return entry if self.rate_hz is None else {**entry, "sample_rate_hz": self.rate_hz}
-
-    @classmethod
-    def from_json(cls, entry: Any, path: str) -> Description:
-        """Check a stored description."""
-        try:
-            shape = tuple(int(side) for side in entry["shape"])
-            names = None if entry.get("names") is None else tuple(str(name) for name in entry["names"])
-            about = {key: None if entry.get(key) is None else str(entry[key]) for key in _ABOUT_ROLE}
-            stated = entry.get("sample_rate_hz")
-            rate = None if stated is None else float(stated)
-            kind, dtype = str(entry["kind"]), str(entry["dtype"])
-            made = cls(kind, dtype, shape, entry.get("units"), names, **about, rate_hz=rate)
-        except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
-            raise CorruptLayoutError("the description of the signal is damaged", path=path) from None
-        is_known = made.dtype in DTYPE_NAMES or (made.kind in _TEXT and made.dtype == made.kind)
-        is_sound = made.kind == "sound"
-        has_rate = rate is not None and 0 < rate < 1e9 and made.dtype in layout.SOUND_DTYPES
-        is_valid = made.kind in layout.KINDS and is_known and all(side > 0 for side in shape)
-        is_valid = is_valid and math.prod(shape) <= layout.MAX_RECORDS
-        if not is_valid or has_rate != is_sound or (is_sound and len(shape) > 1):
-            raise CorruptLayoutError(f"a signal of kind {made.kind!r}, type {made.dtype!r}", path=path)
-        if made.role is not None and made.role not in layout.ROLES:
-            raise CorruptLayoutError(f"a signal with the role {made.role!r}", path=path)
-        return made
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """Description of a signal, number of records, first and last time."""
-
-    description: Description
-    count: int
-    first_ts_ns: int | None
-    last_ts_ns: int | None
 
 
 # Writing.

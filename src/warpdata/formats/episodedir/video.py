@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.process.system import kept_scheduling
 from warpdata.errors import CorruptLayoutError, FormatError, MissingExtraError
-from warpdata.formats.episodedir.images import ENCODERS, FrameShape, Stream, VideoOptions, choose_codec
+from warpdata.formats.episodedir.documents import ENCODERS, FrameShape, Stream, VideoOptions, choose_codec
 from warpdata.formats.episodedir.layout import BLOCK_HEAD_BYTES
 from warpdata.formats.episodedir.scaling import Box, ImageView, scale_array
 

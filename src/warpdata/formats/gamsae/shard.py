@@ -19,8 +19,7 @@ from warpdata.bytekit.io.append_file import AppendFile, SealedHeader, records
 from warpdata.bytekit.io.commit import NewFile, commit_file, fsync_folder, map_os_errors
 from warpdata.bytekit.io.files import FileRangeReader
 from warpdata.bytekit.io.ranges import RangeReader
-from warpdata.bytekit.process.forks import NoPickle
-from warpdata.bytekit.process.locks import ThreadLock
+from warpdata.bytekit.process.forks import NoPickle, ThreadLock
 from warpdata.errors import (
     BadMagicError,
     FormatError,

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from warpdata.bytekit.checksum import crc32c, sha256_hex
 from warpdata.bytekit.io.ranges import RangeReader, retry_damaged
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
-from warpdata.bytekit.process.locks import ThreadLock
+from warpdata.bytekit.process.forks import ThreadLock
 from warpdata.errors import (
     BadMagicError,
     ChecksumError,

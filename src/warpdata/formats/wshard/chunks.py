@@ -27,8 +27,7 @@ from warpdata.bytekit.io.commit import (
 from warpdata.bytekit.io.files import FileRangeReader, check_regular, open_source
 from warpdata.bytekit.io.ranges import FolderReader, RangeReader
 from warpdata.bytekit.jsontext import dump_json
-from warpdata.bytekit.process.forks import NoPickle
-from warpdata.bytekit.process.locks import ThreadLock
+from warpdata.bytekit.process.forks import NoPickle, ThreadLock
 from warpdata.errors import (
     BlobNotFoundError,
     ChecksumError,
@@ -226,22 +225,22 @@ def validate_chunk_continuity(
     `check_files` compares the SHA-256 of every file too.
     """
     listed = manifest if isinstance(manifest, ChunkList) else read_chunk_list(manifest)
-    indices = [each.chunk_index for each in listed.chunks]
+    indices = [entry.chunk_index for entry in listed.chunks]
     if sorted(indices) != list(range(len(indices))):
         _fail(listed, f"chunk indices {indices[:20]} are not 0 to {len(indices) - 1}")
     position = 0
-    for each in sorted(listed.chunks, key=lambda entry: entry.chunk_index):
-        start, end = each.timestep_range or (position, position + each.length)
+    for entry in sorted(listed.chunks, key=lambda entry: entry.chunk_index):
+        start, end = entry.timestep_range or (position, position + entry.length)
         if start != position:
-            _fail(listed, f"chunk {each.chunk_index} begins at step {start}, {position} was expected")
-        if end - start != each.length:
-            _fail(listed, f"chunk {each.chunk_index} has {each.length} steps, its range {end - start}")
+            _fail(listed, f"chunk {entry.chunk_index} begins at step {start}, {position} was expected")
+        if end - start != entry.length:
+            _fail(listed, f"chunk {entry.chunk_index} has {entry.length} steps, its range {end - start}")
         position = end
     if position != listed.total_timesteps:
         _fail(listed, f"the chunks hold {position} steps, {listed.total_timesteps} were announced")
     if check_files:
-        for each in listed.chunks:
-            check_chunk_hash(listed, each)
+        for entry in listed.chunks:
+            check_chunk_hash(listed, entry)
     if check_channels and (listed.path is not None or listed.folder is not None):
         _check_chunks(listed)
 
@@ -251,10 +250,10 @@ def check_chunk_hash(listed: ChunkList, entry: ChunkEntry) -> None:
     source = listed.chunk_bytes(entry)
     name = source if isinstance(source, Path) else source.name
     try:
-        found = file_sha256(source)
+        actual = file_sha256(source)
     except BlobNotFoundError:
         raise BlobNotFoundError(f"chunk {entry.chunk_index} is missing", path=name) from None
-    if found != entry.sha256:
+    if actual != entry.sha256:
         raise ChecksumError(f"chunk {entry.chunk_index} does not match its SHA-256", path=name)
 
 
@@ -292,11 +291,17 @@ class Continuity:
 
     def mismatch(self, index: int, chunk: WShardEpisode) -> str:
         """Why a chunk does not fit to those before it; empty if it does, and then it is one of them."""
-        profile = chunk_profile(chunk)
+        profile = chunk.describe()
+        del profile["length"]
+        profile["rate"] = f"{chunk.timebase.tick_hz:g} Hz" if chunk.clock_source is None else "timestamps"
+        for name, channel in (*chunk.lanes(), *chunk.flags()):
+            shape = ",".join(map(str, channel.row_shape))
+            own = " with its own clock" if channel.clock_source is not None else ""
+            profile[f"channel {name!r}"] = f"{channel.dtype}[{shape}]{own}"
         expected = self._profile if len(self._spans) > (index in self._spans) else profile
         for name in [*expected, *profile]:
             if expected.get(name) != profile.get(name):
-                values = [f"{each.get(name, 'none')!s:.60}" for each in (expected, profile)]
+                values = [f"{stated.get(name, 'none')!s:.60}" for stated in (expected, profile)]
                 return f"{name}: expected {values[0]}, got {values[1]}"
         clocks = {f"the clock of {name!r}": channel.clock_source for name, channel in chunk.lanes()}
         clocks["timestamps_ns"] = chunk.clock_source
@@ -314,18 +319,6 @@ class Continuity:
     def overlap(self) -> str:
         """Where the times of all chunks that came do not increase, also across chunks without any; or an empty text."""
         return _find_overlap(self._spans)
-
-
-def chunk_profile(chunk: WShardEpisode) -> dict[str, Any]:
-    """Everything that must be the same in all chunks of an episode, by a name for messages."""
-    profile = chunk.describe()
-    del profile["length"]
-    profile["rate"] = f"{chunk.timebase.tick_hz:g} Hz" if chunk.clock_source is None else "timestamps"
-    for name, channel in (*chunk.lanes(), *chunk.flags()):
-        shape = ",".join(map(str, channel.row_shape))
-        clock = " with its own clock" if channel.clock_source is not None else ""
-        profile[f"channel {name!r}"] = f"{channel.dtype}[{shape}]{clock}"
-    return profile
 
 
 def _find_overlap(spans: Mapping[int, dict[str, tuple[int, int]]]) -> str:
@@ -561,7 +554,17 @@ class ChunkedEpisodeReader:
         if not self.manifest.chunks:
             return WShardEpisode(self.manifest.episode_id, self.manifest.env_id)
         lengths = [entry.length for entry in self.manifest.chunks]
-        whole = _join_episodes(lengths, self._opened, not self.manifest.has_unordered_times)
+        open_chunk = self._opened
+        is_ordered = not self.manifest.has_unordered_times
+        first = open_chunk(0)
+        whole = first.map_channels(partial(_join_channel, lengths, open_chunk, is_ordered))
+        whole.length = sum(lengths)
+        whole.chunk_index = whole.total_chunks = whole.timestep_range = None
+        if first.clock_source is not None:
+            clock = JoinedRows(
+                _I64, lengths, partial(_part, open_chunk, "", "clock_source"), increases=is_ordered
+            )
+            whole.set_clock(clock)
         whole.id = self.manifest.episode_id
         whole.env_id = self.manifest.env_id or whole.env_id
         return whole
@@ -573,11 +576,11 @@ def list_again(path: str | os.PathLike[str], stated: ChunkList | None) -> ChunkL
     if stated is None:
         named = list(chunks_in(where.parent, where.name.removesuffix(list_name(""))).values())
     else:
-        named = [stated.chunk_path(each) for each in stated.chunks]
-    chunks = [(each, load_wshard(each)) for each in named]
+        named = [stated.chunk_path(entry) for entry in stated.chunks]
+    chunks = [(file, load_wshard(file)) for file in named]
     entries = [
-        ChunkEntry(chunk.chunk_index or 0, each.name, file_sha256(each), chunk.timestep_range, chunk.length)
-        for each, chunk in chunks
+        ChunkEntry(chunk.chunk_index or 0, file.name, file_sha256(file), chunk.timestep_range, chunk.length)
+        for file, chunk in chunks
     ]
     totals = {chunk.total_chunks for _, chunk in chunks} - {None}
     identities = {(chunk.id, chunk.env_id) for _, chunk in chunks}
@@ -588,7 +591,7 @@ def list_again(path: str | os.PathLike[str], stated: ChunkList | None) -> ChunkL
         )  # fmt: skip
     in_order = tuple(sorted(entries, key=lambda entry: entry.chunk_index))
     unordered = stated is not None and stated.has_unordered_times
-    total = sum(each.length for each in entries)
+    total = sum(entry.length for entry in entries)
     listed = ChunkList(*identities.pop(), total, in_order, where, has_unordered_times=unordered)
     validate_chunk_continuity(listed)
     return listed
@@ -633,7 +636,12 @@ def slice_episode(episode: WShardEpisode, start: int, end: int) -> WShardEpisode
         first, last, clock = start, end, channel.clock_source
         lane, _, key = block.partition("/")
         if lane == "residual" and is_sign_bits(key, channel.row_source.spec):
-            return _cut_bits(key, channel, start, end, episode.length)
+            try:
+                signs = unpack_residual(channel.data, episode.length)[start:end]
+            except CorruptLayoutError as error:
+                hint = "Store packed bits there, or call it something else."
+                raise SchemaMismatchError(error.message, block=f"residual/{key}", hint=hint) from None
+            return Channel(key, np.frombuffer(pack_residual(signs), np.uint8), about=channel.about)
         if clock is None and channel.length != episode.length:
             raise SchemaMismatchError("this residual cannot be cut by step", block=block)
         if clock is not None:
@@ -664,30 +672,7 @@ def _never_fall(stamps: NDArray[np.int64]) -> bool:
     return not bool(np.any(stamps[1:] < stamps[:-1]))
 
 
-def _cut_bits(key: str, channel: Channel, start: int, end: int, length: int) -> Channel:
-    try:
-        signs = unpack_residual(channel.data, length)[start:end]
-    except CorruptLayoutError as error:
-        hint = "Store packed bits there, or call it something else."
-        raise SchemaMismatchError(error.message, block=f"residual/{key}", hint=hint) from None
-    return Channel(key, np.frombuffer(pack_residual(signs), np.uint8), about=channel.about)
-
-
 OpenChunk = Callable[[int], WShardEpisode]
-
-
-def _join_episodes(lengths: Sequence[int], open_chunk: OpenChunk, is_ordered: bool) -> WShardEpisode:
-    """One episode over its chunks; only the first chunk is opened until rows of others are read."""
-    first = open_chunk(0)
-    whole = first.map_channels(partial(_join_channel, lengths, open_chunk, is_ordered))
-    whole.length = sum(lengths)
-    whole.chunk_index = whole.total_chunks = whole.timestep_range = None
-    if first.clock_source is not None:
-        clock = JoinedRows(
-            _I64, lengths, partial(_part, open_chunk, "", "clock_source"), increases=is_ordered
-        )
-        whole.set_clock(clock)
-    return whole
 
 
 def _join_channel(

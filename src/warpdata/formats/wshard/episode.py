@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.arrays import DType, as_array, dtype_named, dtype_of, read_only, select_rows
 from warpdata.bytekit.jsontext import plain_json
-from warpdata.bytekit.lazy import cached_property
+from warpdata.bytekit.process.forks import cached_property
 from warpdata.errors import (
     CorruptLayoutError,
     LimitExceededError,
@@ -389,7 +389,13 @@ class WShardEpisode:
         elif name == "timebase":
             value = Timebase.of(value)
         elif name == "timestep_range" and value is not None:
-            value = _pair(value)
+            try:
+                start, end = (operator.index(step) for step in value)
+            except (TypeError, ValueError):
+                raise SchemaMismatchError(
+                    f"timestep_range is {value!r:.60}, the first step and the one after the last were expected"
+                ) from None
+            value = start, end
         elif name not in _NO_FIELDS and not hasattr(type(self), name):
             raise AttributeError(f"an episode has no {name!r}.{nearest(name, _NO_FIELDS)}")
         super().__setattr__(name, value)
@@ -399,7 +405,7 @@ class WShardEpisode:
 
     def __getstate__(self) -> dict[str, Any]:
         """Every field for another process; uninterpreted blocks are sent as bytes."""
-        views = {name: bytes(each) for name, each in self.blocks.items() if isinstance(each, memoryview)}
+        views = {name: bytes(data) for name, data in self.blocks.items() if isinstance(data, memoryview)}
         return {**self.__dict__, "blocks": {**self.blocks, **views}}
 
     def __copy__(self) -> Self:
@@ -455,7 +461,7 @@ class WShardEpisode:
         for name, lane in LANES.items():
             channels: ChannelMap = getattr(self, name)
             new = type(channels)()
-            new.data = {key: change(f"{lane}/{key}", each) for key, each in channels.data.items()}
+            new.data = {key: change(f"{lane}/{key}", channel) for key, channel in channels.data.items()}
             setattr(made, name, new)
         for name, block in FLAGS.items():
             flag = getattr(self, name)
@@ -563,13 +569,13 @@ class WShardEpisode:
 
     def latent_action(self, model: str) -> Channel:
         """The latent action embeddings of a model."""
-        found: Channel = self.omens[f"{LATENT}/{model}"]
-        return found
+        channel: Channel = self.omens[f"{LATENT}/{model}"]
+        return channel
 
     def latent_codebook(self, model: str) -> Channel:
         """The codebook indices of a model's latent actions."""
-        found: Channel = self.omens[f"{LATENT_CODEBOOK}/{model}"]
-        return found
+        channel: Channel = self.omens[f"{LATENT_CODEBOOK}/{model}"]
+        return channel
 
     def add_residual(self, channel: str, *, model: str | None = None) -> Channel:
         """Store the sign2nddiff bits of an observation, or with `model` the error of its prediction."""
@@ -607,7 +613,7 @@ class WShardEpisode:
                 hint="Give the first step and the step after the last one.",
             )
         clocks = () if self.clock_source is None else ((layout.TIMESTAMPS_NS, self.clock_source.length),)
-        lanes = ((name, each.length) for name, each in self.lanes() if each.clock_source is None)
+        lanes = ((name, channel.length) for name, channel in self.lanes() if channel.clock_source is None)
         for block, rows in (*clocks, *lanes):
             if not block.startswith("residual/"):
                 self._expect(block, rows)
@@ -630,7 +636,7 @@ class WShardEpisode:
 
 
 _KINDS: dict[str, type] = {"metadata": dict, "about": dict, "models": list, "blocks": dict}
-_NO_FIELDS = dict.fromkeys(each.name for each in dataclass_fields(WShardEpisode))
+_NO_FIELDS = dict.fromkeys(field.name for field in dataclass_fields(WShardEpisode))
 
 
 class _LazyTimes:
@@ -670,17 +676,6 @@ class _Clock:
 
 
 WShardEpisode.timestamps_ns = _Clock()  # type: ignore[assignment]
-
-
-def _pair(value: Any) -> tuple[int, int]:
-    """Two steps, from any sequence of whole numbers."""
-    try:
-        start, end = (operator.index(each) for each in value)
-    except (TypeError, ValueError):
-        raise SchemaMismatchError(
-            f"timestep_range is {value!r:.60}, the first step and the one after the last were expected"
-        ) from None
-    return start, end
 
 
 def _times(value: Any) -> NDArray[Any]:

@@ -144,13 +144,6 @@ PIECES_HEADER = struct.Struct("<I")
 
 """What stands before the checksums of an `aux/crc32c/…` block: rows per piece."""
 
-
-class PiecesHeader(NamedTuple):
-    """The start of an `aux/crc32c/…` block."""
-
-    rows_per_piece: int
-
-
 MASK_LENGTH = struct.Struct("<I")
 
 """The length before each dimension of a bit mask."""

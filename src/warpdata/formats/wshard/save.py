@@ -106,8 +106,8 @@ CompressionChoice = str | Compression | Mapping[str, str | Compression] | None
 
 def check_choice(choice: CompressionChoice) -> None:
     """Raise ValueError or TypeError unless this is a valid choice of compression."""
-    for each in choice.values() if isinstance(choice, Mapping) else (choice,):
-        Compression.parse(each)
+    for stated in choice.values() if isinstance(choice, Mapping) else (choice,):
+        Compression.parse(stated)
 
 
 def check_compat(compat: str) -> str:
@@ -122,7 +122,7 @@ class Chooser:
     def __init__(self, choice: CompressionChoice, blocks: Collection[str], *, strict: bool) -> None:
         self._strict = strict
         many = choice if isinstance(choice, Mapping) else {}
-        self._by_name = {name: Compression.parse(each) for name, each in many.items()}
+        self._by_name = {name: Compression.parse(stated) for name, stated in many.items()}
         self._default = Compression.parse(None if isinstance(choice, Mapping) else choice)
         known = {*blocks, *(block.partition("/")[2] for block in blocks)}
         for name in self._by_name:
@@ -349,7 +349,7 @@ class ShardPlan(NamedTuple):
     def sizes(self) -> dict[str, int]:
         """Size of every block behind the metadata."""
         parts: tuple[Mapping[str, _Tensor | RangeReader], ...] = (self.small, self.tensors, self.blocks)
-        return {name: each.size for part in parts for name, each in part.items()}
+        return {name: tensor.size for part in parts for name, tensor in part.items()}
 
 
 @suggests
@@ -440,7 +440,19 @@ def plan_shard(episode: WShardEpisode, path: str | os.PathLike[str]) -> ShardPla
         raise TypeError(f"save_wshard saves a WShardEpisode, not {type(episode).__name__}{hint}")
     try:
         episode.validate()
-        _check_about(episode)
+        # Raise if the user's keys collide with those of the format.
+        named: list[tuple[str | None, frozenset[str]]] = [(None, EPISODE_KEYS & episode.about.keys())]
+        named += [
+            (block, CHANNEL_KEYS & channel.about.keys())
+            for block, channel in episode.lanes()
+            if block.startswith(_CHANNEL_LANES)
+        ]
+        for block, taken in named:
+            if taken:
+                hint = "Give the channel timestamps_ns instead." if "clock" in taken else "Use another key."
+                raise SchemaMismatchError(
+                    f"about has the key {min(taken)!r}, which the format uses itself", block=block, hint=hint
+                )
         meta = _metadata_blocks(episode)
         tensors = dict(_tensors(episode))
         plan = ShardPlan(meta, {}, tensors, {})
@@ -465,22 +477,6 @@ def _block_bytes(name: str, data: Any) -> RangeReader:
         return BytesRangeReader(data)
     except TypeError:
         raise SchemaMismatchError(f"holds {type(data).__name__}, bytes were expected", block=name) from None
-
-
-def _check_about(episode: WShardEpisode) -> None:
-    """Raise if the user's keys collide with those of the format."""
-    named: list[tuple[str | None, frozenset[str]]] = [(None, EPISODE_KEYS & episode.about.keys())]
-    named += [
-        (block, CHANNEL_KEYS & channel.about.keys())
-        for block, channel in episode.lanes()
-        if block.startswith(_CHANNEL_LANES)
-    ]
-    for block, taken in named:
-        if taken:
-            hint = "Give the channel timestamps_ns instead." if "clock" in taken else "Use another key."
-            raise SchemaMismatchError(
-                f"about has the key {min(taken)!r}, which the format uses itself", block=block, hint=hint
-            )
 
 
 class _Head(BytesRangeReader):
@@ -543,9 +539,24 @@ def _facts(episode: WShardEpisode) -> dict[str, Any]:
 
 def _metadata_blocks(episode: WShardEpisode) -> dict[str, bytes]:
     """The JSON of the meta blocks of an episode."""
+    meta: dict[str, Any] = {
+        "episode_id": episode.id,
+        "env_id": episode.env_id,
+        "length_T": episode.length,
+        "timebase": episode.timebase.to_json(),
+        **episode.about,
+    }
+    for name in ("chunk_index", "total_chunks"):
+        if getattr(episode, name) is not None:
+            meta[name] = getattr(episode, name)
+    if episode.timestep_range is not None:
+        # Chunk files have always stored the last step of the range, not the one after it.
+        meta["timestep_range"] = [episode.timestep_range[0], episode.timestep_range[1] - 1]
+    if episode.metadata:
+        meta["metadata"] = episode.metadata
     blocks: dict[str, dict[str, Any]] = {
         layout.META_WSHARD: _meta_wshard(episode),
-        layout.META_EPISODE: _meta_episode(episode),
+        layout.META_EPISODE: meta,
         layout.META_CHANNELS: _meta_channels(episode),
     }
     if episode.models:
@@ -586,25 +597,6 @@ def _type_json(block: str, channel: Channel) -> dict[str, Any]:
         ends = layout.ENDS_PREFIX + block
         return {"dtype": "u8", "shape": [], "encoding": str(channel.dtype), "ends": ends}
     return {"dtype": str(channel.dtype), "shape": list(channel.row_shape)}
-
-
-def _meta_episode(episode: WShardEpisode) -> dict[str, Any]:
-    meta: dict[str, Any] = {
-        "episode_id": episode.id,
-        "env_id": episode.env_id,
-        "length_T": episode.length,
-        "timebase": episode.timebase.to_json(),
-        **episode.about,
-    }
-    for name in ("chunk_index", "total_chunks"):
-        if getattr(episode, name) is not None:
-            meta[name] = getattr(episode, name)
-    if episode.timestep_range is not None:
-        # Chunk files have always stored the last step of the range, not the one after it.
-        meta["timestep_range"] = [episode.timestep_range[0], episode.timestep_range[1] - 1]
-    if episode.metadata:
-        meta["metadata"] = episode.metadata
-    return meta
 
 
 def _meta_channels(episode: WShardEpisode) -> dict[str, Any]:

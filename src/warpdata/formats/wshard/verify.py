@@ -53,7 +53,7 @@ def verify_shard(source: str | os.PathLike[str] | RangeReader, *, full: bool = F
     except WarpError as error:
         return [FileFinding.of(error)]
     findings = list(_blocks(shard))
-    if not any(each.is_damage for each in findings):
+    if not any(finding.is_damage for finding in findings):
         findings += _contents(shard, full=full)
     return findings
 
@@ -105,7 +105,7 @@ def _chunks(shard: ShardReader, *, full: bool) -> Iterator[FileFinding]:
             yield FileFinding.of(error)
             continue
         if full:
-            yield from (each for each in verify_shard(listed.chunk_path(entry), full=True) if each.is_damage)
+            yield from (item for item in verify_shard(listed.chunk_path(entry), full=True) if item.is_damage)
     try:
         validate_chunk_continuity(listed)
     except BlobNotFoundError:
@@ -247,14 +247,14 @@ class IntactBlocks:
         episode, channels = shard.read_json(layout.META_EPISODE), shard.read_json(layout.META_CHANNELS)
         listed = channels.get("channels")
         if isinstance(listed, list):
-            entries = [each for each in listed if isinstance(each, dict)]
-            named = {each.get("signal_block") for each in entries}
-            channels["channels"] = [each for each in entries if self._is_channel_whole(each, named)]
+            entries = [entry for entry in listed if isinstance(entry, dict)]
+            named = {entry.get("signal_block") for entry in entries}
+            channels["channels"] = [entry for entry in entries if self._is_channel_whole(entry, named)]
         elif isinstance(listed, dict):
-            channels["channels"] = {name: each for name, each in listed.items() if name in self.blocks}
+            channels["channels"] = {name: entry for name, entry in listed.items() if name in self.blocks}
         if isinstance(lanes := wshard.get("lanes"), list):
-            entries = [each for each in lanes if isinstance(each, dict)]
-            wshard["lanes"] = [each for each in entries if self._is_whole(each, each.get("block"))]
+            entries = [entry for entry in lanes if isinstance(entry, dict)]
+            wshard["lanes"] = [entry for entry in entries if self._is_whole(entry, entry.get("block"))]
         if isinstance(exact := wshard.get("exact"), dict):
             for name, block in layout.EXACT.items():
                 own = ("f32",) if name == layout.REWARD else ("bool", "u8")
@@ -270,15 +270,15 @@ class IntactBlocks:
             facts[layout.META_WSHARD] = dump_json(wshard)
         return facts
 
-    def _is_channel_whole(self, each: dict[str, Any], named: set[Any]) -> bool:
+    def _is_channel_whole(self, entry: dict[str, Any], named: set[Any]) -> bool:
         """Whether a listed channel is there; existing writers list actions as if they were signals."""
-        block, action = each.get("signal_block") or f"signal/{each.get('id')}", f"action/{each.get('id')}"
+        block, action = entry.get("signal_block") or f"signal/{entry.get('id')}", f"action/{entry.get('id')}"
         is_action = block not in self.blocks and action not in named
-        return self._is_whole(each, action if is_action else block)
+        return self._is_whole(entry, action if is_action else block)
 
-    def _is_whole(self, each: dict[str, Any], block: Any) -> bool:
+    def _is_whole(self, entry: dict[str, Any], block: Any) -> bool:
         """Whether a block is there, with its clock and with the ends of its texts if it has these."""
-        parts = [each[key] for key in ("clock", "ends") if each.get(key) is not None]
+        parts = [entry[key] for key in ("clock", "ends") if entry.get(key) is not None]
         return all(isinstance(name, str) and name in self.blocks for name in (block, *parts))
 
 
@@ -360,18 +360,18 @@ def repair_partial(
     return episode, reader.size - start - length * step
 
 
-def _channel_stream(each: Mapping[str, Any]) -> tuple[str, TensorSpec]:
-    if not isinstance(each, Mapping):
+def _channel_stream(entry: Mapping[str, Any]) -> tuple[str, TensorSpec]:
+    if not isinstance(entry, Mapping):
         raise TypeError("channels is a list of dicts with 'id', 'dtype' and 'shape'")
     for key in ("id", "dtype"):
-        if key not in each:
-            raise ValueError(f"channel {each.get('id', each)!r:.80} has no {key!r}")
-    channel_id, lane, shape = str(each["id"]), each.get("lane", "signal"), each.get("shape", ())
+        if key not in entry:
+            raise ValueError(f"channel {entry.get('id', entry)!r:.80} has no {key!r}")
+    channel_id, lane, shape = str(entry["id"]), entry.get("lane", "signal"), entry.get("shape", ())
     check_channel_id(channel_id)
     require_word(f"the lane of {channel_id!r}", lane, ("signal", "action"))
     if not isinstance(shape, list | tuple) or not all(type(size) is int and size >= 0 for size in shape):
         raise ValueError(f"the shape of {channel_id!r} is a list of sizes such as [7], not {shape!r:.80}")
-    return f"{lane}/{channel_id}", tensor_spec(str(each["dtype"]), tuple(shape))
+    return f"{lane}/{channel_id}", tensor_spec(str(entry["dtype"]), tuple(shape))
 
 
 def _stream_spec(block: Block, schema: EpisodeSchema, path: str) -> TensorSpec:

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from warpdata.bytekit.lazy import cached_property
+from warpdata.bytekit.process.forks import cached_property
 from warpdata.bytekit.process.threads import CORES, ReadAhead
 from warpdata.catalog.dataset import ReadPlan
 from warpdata.catalog.read.rowgroups import RowFilter

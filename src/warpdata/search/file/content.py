@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.io.ranges import Range, coalesce, drop_cached
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
-from warpdata.bytekit.lazy import cached_property
+from warpdata.bytekit.process.forks import cached_property
 from warpdata.errors import CorruptLayoutError, TruncatedError, require_kind, require_word
 from warpdata.formats.rvf import container, layout, vec
 from warpdata.formats.rvf.access import AccessSketch, decode_sketch

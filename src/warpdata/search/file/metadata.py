@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from warpdata.bytekit.lazy import cached_property
+from warpdata.bytekit.process.forks import cached_property
 from warpdata.errors import CorruptLayoutError, TruncatedError
 from warpdata.formats.rvf import layout
 from warpdata.formats.rvf.container import SegmentOptions, unpack_header

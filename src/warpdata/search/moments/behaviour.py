@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from warpdata.bytekit.arrays import as_array
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
-from warpdata.episodes.collection.edits import shown
+from warpdata.episodes.collection.edits import with_edits
 from warpdata.episodes.sources.shard_episode import ShardSource, episode_of_shard
 from warpdata.errors import NoStepsError, nearest
 from warpdata.formats.wshard.episode import WShardEpisode
@@ -263,7 +263,7 @@ def episode_and_address(source: Source) -> tuple[Episode, str]:
         return episode, episode.address or episode.id
     path = os.path.abspath(source)
     if os.path.isdir(path):
-        return shown(path), path
+        return with_edits(path), path
     if not os.path.exists(path) and ("://" in os.fspath(source) or "#" in os.fspath(source)):
         raise ValueError(f"{os.fspath(source)!r} is no file here: give what wd.open_episode() opens")
     return episode_of_shard(ShardReader.open(path)), path

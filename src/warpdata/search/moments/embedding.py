@@ -18,7 +18,7 @@ import numpy as np
 
 from warpdata.bytekit.checksum import sha256_hex
 from warpdata.bytekit.jsontext import dump_json
-from warpdata.bytekit.lazy import cached_property
+from warpdata.bytekit.process.forks import cached_property
 from warpdata.bytekit.process.system import available_bytes
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.episodes.collection.jobs import Called, Here, Runner, code_name

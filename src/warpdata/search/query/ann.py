@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.lazy import cached_property
-from warpdata.bytekit.process.forks import run_in_child
+from warpdata.bytekit.process.forks import cached_property, run_in_child
 from warpdata.errors import CorruptLayoutError, LimitExceededError, MissingExtraError
 from warpdata.formats.rvf.graph import Adjacency
 from warpdata.formats.rvf.quant import BinaryQuant, ProductQuant, Quantiser, ScalarQuant, widen
