@@ -69,7 +69,7 @@ viewer: ## build the page of the viewer into the package
 
 docs: $(VENV)/.installed-docs ## build the documentation site into build/site
 	PYTHONPATH=src:. $(BIN)/python -m tools.docs_site
-	$(BIN)/mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 	PYTHONPATH=src:. $(BIN)/python -m tools.docs_site --copy-markdown build/site
 
 release-check: $(VENV)/.installed ## build wheel and sdist, install and try them in clean environments

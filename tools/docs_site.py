@@ -203,7 +203,8 @@ def directive_of(name: str, has_heading: bool) -> str:
     """The directive of mkdocstrings: signature, docstring and methods."""
     value = find_public(name)
     heading = f"show_root_heading: {str(has_heading).lower()}, show_root_toc_entry: false"
-    options = f"heading: wd.{name}, heading_level: 3, {heading}, summary: true"
+    level = 3 if has_heading else 4  # methods are below what the table of contents lists
+    options = f"heading: wd.{name}, heading_level: {level}, {heading}, summary: true"
     return f"::: {value.__module__}.{value.__name__}\n    options: {{{options}}}\n"
 
 

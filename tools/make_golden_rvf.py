@@ -93,6 +93,19 @@ def commits(path: Path) -> None:
         store.update([5], [{"n": -5, "tag": "late"}])
 
 
+def log(path: Path) -> None:
+    """A writer that was killed: a log behind the root, and a commit that was cut off."""
+    with VectorStore.create(path, dim=6, overwrite=True) as store:
+        store.add(vectors(200, 6) / 2, metadata={"n": range(200)})
+        store.add(vectors(3, 6), ids=[5, 300, 301], metadata=[{"n": -5}, {"n": 1, "tag": "late"}, {}])
+        store.delete([300, 17])
+        store.add(vectors(1, 6) * 2, ids=[17])
+        store.update([8], [{"tag": "changed"}])
+        store.add(vectors(1, 6), ids=[9])
+        content = path.read_bytes()
+    path.write_bytes(content[:-70])
+
+
 def copies(path: Path) -> None:
     """Equal vectors: the graph is one of distinct ones, the copies hang on it."""
     with VectorStore.create(path, dim=8, overwrite=True) as store:
@@ -119,7 +132,7 @@ def whole(path: Path) -> None:
 def main() -> None:
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "tests" / "golden" / "rvf"
     folder.mkdir(parents=True, exist_ok=True)
-    for make in (plain, indexed, parts, codes, commits, copies, whole):
+    for make in (plain, indexed, parts, codes, commits, log, copies, whole):
         name = make.__name__
         if (folder / f"{name}.rvf").exists():
             continue

@@ -11,7 +11,6 @@ import collections
 import io
 import re
 import tokenize
-from collections.abc import Iterable
 from pathlib import Path
 
 from tests.architecture.sources import parsed, statements
@@ -140,8 +139,8 @@ def docs_words() -> int:
 
 
 def format_skips() -> int:
-    folders: Iterable[str] = ("src", "tests", "bench", "tools", "examples")
-    files = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
+    folders = (PACKAGE, *(ROOT / name for name in ("tests", "bench", "tools", "examples")))
+    files = [path for folder in folders for path in folder.rglob("*.py")]
     return sum(path.read_text().count("# fmt" + ": skip") for path in files)
 
 

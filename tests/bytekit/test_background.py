@@ -97,3 +97,25 @@ def test_a_pool_works_in_a_child_and_after_it_was_closed() -> None:
     with pytest.raises(ZeroDivisionError):
         pool.map(lambda x: 1 // x, [1, 0])
     pool.close(wait=True)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_threads_of_a_pool_share_work_without_waiting_for_a_free_one(workers: int) -> None:
+    """All threads of the pool wait for tasks that only they could begin: each does its own."""
+    pool, done = ThreadPool(workers, "test"), list[int]()
+    together = threading.Barrier(workers)
+
+    def ask(number: int) -> None:
+        together.wait(LIMIT_S)
+        pool.share(done.append, [10 * number + part for part in range(3)])
+
+    pool.map(ask, list(range(workers)))
+    assert sorted(done) == [10 * number + part for number in range(workers) for part in range(3)]
+
+    def fail(part: int) -> None:
+        if part:
+            raise ValueError(part)
+
+    with pytest.raises(ValueError, match=r"[12]"):
+        pool.share(fail, [0, 1, 2])
+    pool.close(wait=True)

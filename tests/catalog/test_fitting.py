@@ -116,3 +116,14 @@ def test_texts_of_every_kind_can_be_bound(kind: pa.DataType, local_catalog: str,
         assert [None if ref is None else ref.read_bytes() for ref in refs] == [b"bbb", b"aaa", None]
         lists = next(iter(ds.table().batch_dicts(3)))["file"]
         assert lists[0].read_bytes() == b"bbb"
+
+
+@pytest.mark.parametrize("zones", [("UTC", None), (None, "UTC"), ("UTC", "+02:00")])
+def test_a_time_of_day_is_no_moment_without_its_zone(local_catalog: str, zones: tuple[str, str]) -> None:
+    held, new = (pa.table({"t": pa.array([5], pa.timestamp("us", zone))}) for zone in zones)
+    extend(local_catalog, held)
+    if None not in zones:
+        assert [each.timestamp() for each in extend(local_catalog, new)["t"].to_pylist()] == [5e-6, 5e-6]
+        return
+    with pytest.raises(DatasetError, match="column 't': expected timestamp"):
+        extend(local_catalog, new)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import re
@@ -197,3 +198,15 @@ def test_a_second_file_is_no_episode_of_the_first(
     monkeypatch.chdir(world)
     assert main(["inspect", "evil.wshard", "evil.rvf"]) == 2
     assert "evil.rvf is a file, not an episode of evil.wshard" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["doctor", EVIL], [EVIL], ["edits", EVIL], ["show", f"--{EVIL}"]])
+def test_wrong_words_of_a_command_are_shown_without_control_codes(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A shell puts the names of files there."""
+    with contextlib.suppress(SystemExit):
+        main(words)
+    text = capsys.readouterr().err
+    assert "error" in text
+    assert [c for c in text if c != "\n" and not c.isprintable()] == []

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from warpdata.cli.main import main
+from warpdata.search.store import VectorStore
 
 
 @pytest.fixture
@@ -125,7 +126,9 @@ def test_exit_codes(warp: Any, tmp_path: Path) -> None:
     (tmp_path / "bad.npy").write_bytes(b"not numpy")
     assert "error[corrupt_layout]" in warp("add", "f.rvf", "bad.npy", code=1)
     content = bytearray((tmp_path / "f.rvf").read_bytes())
-    content[4500 + 200] ^= 1
+    with VectorStore.open("f.rvf") as store:
+        rows_at = next(each["offset"] for each in store.segments() if each["type"] == "VEC")
+    content[rows_at + 200] ^= 1
     (tmp_path / "f.rvf").write_bytes(content)
     damages = warp("verify", "f.rvf", "--json", code=3)["damages"]
     assert damages[0]["code"] == "checksum"
@@ -146,7 +149,9 @@ def test_inspect_and_verify_know_vector_files(tmp_path: Path, capsys: pytest.Cap
     assert json.loads(capsys.readouterr().out)["dialect"] == "wire"
     assert main(["verify", path]) == 0
     content = bytearray(Path(path).read_bytes())
-    content[4500 + 200] ^= 1
+    with VectorStore.open(path) as store:
+        rows_at = next(each["offset"] for each in store.segments() if each["type"] == "VEC")
+    content[rows_at + 200] ^= 1
     Path(path).write_bytes(content)
     assert main(["verify", path]) == 3
 

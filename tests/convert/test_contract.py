@@ -152,11 +152,41 @@ def test_any_names_of_observations_have_a_place(target: str, names: tuple[str, s
     assert np.array_equal(state[:COUNT, 0], np.arange(COUNT))
 
 
-OWN_NAMES = (
-    "episode_index", "frame_index", "timestamp", "index", "task_index", "fps", "robot_type", "length", "last_row",
-    "episode_id", "seed", "options", "steps", "is_first", "discount", "env_args", "meta", "data", "data/meta",
-    "data/meta/k", "last_row/k", "episode_ends", "receipt", "__key__", "json", "split",
-)  # fmt: skip
+@every_target
+def test_what_a_receipt_calls_kept_comes_back(target: str, tmp_path: Path) -> None:
+    """Flags in the middle, text, and a signal with as many records as steps that lacks one of them."""
+    with wd.record(tmp_path / "root", clock="simulated") as rec:
+        for k in range(COUNT):
+            seen = {"state": np.float32(k), "said": f"word {k}", **({} if k == 3 else {"odd": np.float64(k)})}
+            flags = {"terminated": k in (4, COUNT - 1), "truncated": k == 6}
+            rec.step(seen, {"action": np.zeros(2)}, reward=1.0, ts_ns=k * STEP_NS, **flags)
+        rec.append("state", np.float32(COUNT), COUNT * STEP_NS)
+        rec.append("odd", np.float64(COUNT), COUNT * STEP_NS)
+    source = wd.open_episodes(tmp_path / "root")[0]
+    receipt, again, _ = export(target, tmp_path / "set", tmp_path / "root")
+    read = {name.replace(".", "/").rpartition("/")[2]: signal for name, signal in again[0].signals.items()}
+    flags = {name: getattr(again[0].steps, name) for name in ("terminated", "truncated")}
+    for name, signal in source.signals.items():
+        if receipt.signals[name].how != "kept":
+            continue
+        values = signal.values().tolist()
+        if name in flags:  # after the last step RLDS and Dreamer have a row of what was seen
+            found = np.asarray(flags[name].data).reshape(-1).tolist()
+            assert values in (found[: len(values)], found[1:]), name
+        elif name != "reward":
+            found = read[name] if name in read else read[f"{name}s"]
+            assert (
+                found.values()[: len(values)].reshape(-1).tolist() == np.reshape(signal.values(), -1).tolist()
+            )
+            assert np.abs(found.timestamps[: len(values)] - signal.timestamps).max() <= 1000
+
+
+_OWN = """
+    episode_index frame_index timestamp index task_index fps robot_type length last_row episode_id
+    seed options steps is_first discount env_args meta data data/meta data/meta/k last_row/k
+    episode_ends receipt __key__ json split
+"""
+OWN_NAMES = _OWN.split()
 """Names that a target uses itself, and names that are folders of others."""
 
 

@@ -596,3 +596,31 @@ def test_small_signals_are_written_and_counted_at_once(tmp_path: Path) -> None:
         assert (tmp_path / "again" / f"{name}.parquet").read_bytes() == (
             folder / f"{name}.parquet"
         ).read_bytes()
+
+
+@pytest.mark.parametrize("form", ["recorded", "packed"])
+def test_a_step_that_lacks_a_value_moves_no_other(tmp_path: Path, form: str) -> None:
+    """As many records as steps, but not one per step: a camera lost a frame, and one shows the end."""
+    with wd.record(tmp_path / "root", clock="simulated") as rec:
+        for k in range(5):
+            seen = {"state": k, **({} if k == 1 else {"late": k})}
+            acted = {**({} if k == 2 else {"grip": k}), **({} if k == 4 else {"arm": k})}
+            rec.step(seen, acted, reward=float(k), ts_ns=k * 10**7)
+        rec.append("state", 5, 5 * 10**7)
+        rec.append("late", 5, 5 * 10**7)
+    episode = wd.open(tmp_path / "root")[0]
+    if form == "packed":
+        wd.pack_episode(f"{tmp_path}/root#0", tmp_path / "one.wshard")
+        episode = wd.open(tmp_path / "one.wshard")
+    steps = episode.steps
+    assert (len(episode["late"]), len(episode["grip"]), len(episode["arm"])) == (5, 4, 4)
+    assert steps.times_ns.tolist() == [k * 10**7 for k in range(5)]
+    assert steps["state"].data.tolist() == [0, 1, 2, 3, 4]
+    assert steps["late"].data.tolist() == [0, 0, 2, 3, 4]
+    assert steps["grip"].data.tolist() == [0, 1, 1, 3, 4]
+    assert steps["arm"].data.tolist() == [0, 1, 2, 3, 3]
+    assert steps["reward"].data.tolist() == [0, 1, 2, 3, 4]
+    receipt = wd.export_episodes(wd.Episodes.of([episode]), tmp_path / "set", "zarr")
+    hows = {name: each.how for name, each in receipt.signals.items()}
+    assert {hows.pop(name) for name in ("arm", "grip", "late")} == {"resampled"}
+    assert hows == {"reward": "kept", "state": "cut"}

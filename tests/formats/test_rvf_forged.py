@@ -52,7 +52,7 @@ TRAILER = len(SHIPPED) - layout.INDEX_TRAILER_END.size
 IDS = vec.encode_id_directory(vec.IdDirectory(FOUR, np.zeros(4, np.int64), 1))
 VEC = bytes(vec.encode_vec([VecBlock(np.ones((4, 2), np.float32), FOUR, 2, "f32")]))
 RUNTIME_VEC = runtime.encode_runtime_vec(FOUR, np.ones((4, 2), np.float32))
-LOCK = writer.pack_lock(writer.LockOwner(1, "host", 2, b"w" * 16))
+LOCK = writer.pack_lock(1, "host", 2, b"w" * 16)
 
 
 RUN = container.encode_deletions(np.arange(500, dtype=np.uint64))

@@ -15,8 +15,8 @@ from warpdata.formats.rvf import (
     access,
     container,
     graph,
-    journal,
     layout,
+    meta,
     quant,
     runtime,
     signing,
@@ -100,7 +100,8 @@ def test_segments_of_each_checksum(algo: int) -> None:
     if algo:
         name = {1: "xxh3_128", 2: "shake256"}[algo]
         ours, stored = container.build(SegmentType.META, 77, b"hello rvf", SegmentOptions(checksum=name))
-        assert container.pack_segment(ours, stored) == data
+        padded = bytes(stored) + bytes(ours.alignment_pad)
+        assert container.pack_header(ours) + padded == data
 
 
 def test_known_hashes() -> None:
@@ -177,7 +178,7 @@ def test_lock_file_of_a_shipped_program() -> None:
     data = shared_golden("rvf", "runtime", "writer.lock.bin").read_bytes()
     owner = unpack_lock(data)
     assert (owner.hostname, owner.pid) == ("vm", 0x2157)
-    assert pack_lock(owner) == data
+    assert pack_lock(*owner[1:5]) == data
 
 
 def runtime_files() -> list[str]:
@@ -350,8 +351,8 @@ def test_runtime_journal_is_packed() -> None:
     with FileRangeReader(path) as reader:
         snapshot = open_snapshot(reader)
         (entry,) = snapshot.of_type(SegmentType.JOURNAL)
-        found = journal.decode_journal(read_segment(reader, entry, runtime=True))
-    assert [e.start for e in found.entries if isinstance(e, journal.DeleteRange)] == [3, 7, 49, 999]
+        found = meta.decode_journal(read_segment(reader, entry, runtime=True))
+    assert [e.start for e in found.entries if isinstance(e, meta.DeleteRange)] == [3, 7, 49, 999]
 
 
 def test_runtime_witness_fold() -> None:

@@ -38,6 +38,8 @@ TABLES = {
     "File identity": layout.FILE_IDENTITY,
     "Deletion bitmap": layout.CONTAINER_ENTRY,
     "Journal header": layout.JOURNAL_HEADER,
+    "Log head": layout.LOG_HEAD,
+    "Log piece": layout.LOG_PIECE,
     "Meta header": layout.META_HEADER,
     "Columns head": layout.COLUMNS_HEAD,
     "Column piece": layout.COLUMN_PIECE,

@@ -6,6 +6,7 @@ import io
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import av
 import numpy as np
@@ -15,8 +16,15 @@ from warpdata.bytekit.io.files import FileRangeReader
 from warpdata.catalog.read.media import decode_video_frame
 from warpdata.errors import CorruptLayoutError, FormatError
 from warpdata.formats.episodedir import video
-from warpdata.formats.episodedir.frame_index import FrameIndex, locate_frames
+from warpdata.formats.episodedir.frame_index import (
+    FrameIndex,
+    FrameReader,
+    list_frames,
+    locate_frames,
+    plan_of,
+)
 from warpdata.formats.episodedir.images import FrameShape, Stream
+from warpdata.formats.episodedir.scaling import view_image
 from warpdata.formats.episodedir.signal_file import Description
 
 
@@ -108,3 +116,28 @@ def test_an_index_of_another_length_than_its_video_is_refused(titled: Path) -> N
         locate_frames(FrameIndex(Description("image", "u8", ()), stamps), FileRangeReader(titled))
     found = locate_frames(FrameIndex(Description("image", "u8", ()), stamps[:3]), FileRangeReader(titled))
     assert found.shape == FrameShape(32, 32, 3, "uint8")
+
+
+@pytest.mark.parametrize("matrix", ["YCgCo", "bt2020c", "bt709"])
+def test_videos_with_rare_meanings_of_colour_are_read(tmp_path: Path, matrix: str) -> None:
+    """The converter refuses some of them: those are shown as if the video did not say."""
+    path, rng = tmp_path / "clip.mp4", np.random.default_rng(1)
+    with av.open(str(path), "w") as out:
+        stream: Any = out.add_stream("libx264", rate=10, options={"x264-params": f"colormatrix={matrix}"})
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+        for _ in range(3):
+            image = rng.integers(0, 256, (48, 64, 3), dtype=np.uint8)
+            out.mux(stream.encode(av.VideoFrame.from_ndarray(image, format="rgb24")))
+        out.mux(stream.encode())
+    with FileRangeReader(path) as reader:
+        index, _ = list_frames(reader)
+        assert index.stream is not None
+        assert index.shape is not None
+        frames = FrameReader(reader, plan_of(index), index.stream, index.shape)
+        whole, small = frames.frames(np.arange(3)), np.empty((3, 24, 32, 3), np.uint8)
+        view = view_image(48, 64, None, (24, 32), "stretch")
+        frames.visit(np.arange(3), lambda place, picture: picture.write(small[place], view))
+    clip = decode_video_frame(io.BytesIO(path.read_bytes()), 0.0, "clip")
+    assert np.array_equal(clip, whole[0])
+    assert whole.std() > 10
+    assert abs(float(whole.mean()) - float(small.mean())) < 4

@@ -325,16 +325,22 @@ def test_values_too_large_for_their_type_become_infinite_without_a_warning(tmp_p
     assert wd.load_wshard(tmp_path / "a.wshard").rewards.data.tolist() == [1e300]
 
 
-def test_a_path_with_a_nul_byte_is_refused_in_words(tmp_path: Path) -> None:
-    path = f"{tmp_path}/a\0b.wshard"
+@pytest.mark.parametrize(
+    ("name", "words"), [("a\0b", "contains a NUL byte"), ("a\ud800", "file name can contain")]
+)
+def test_a_path_that_no_file_can_have_is_refused_in_words(tmp_path: Path, name: str, words: str) -> None:
+    path = f"{tmp_path}/{name}.wshard"
     calls: list[Callable[[], object]] = [
         lambda: wd.load_wshard(path),
         lambda: wd.open_episode(path),
         lambda: wd.save_wshard(episodes.simple(1), path),
+        lambda: wd.record(path),
+        lambda: wd.open(path),
     ]
     for call in calls:
-        with pytest.raises(ValueError, match="contains a NUL byte"):
+        with pytest.raises(ValueError, match=words) as caught:
             call()
+        assert type(caught.value) is ValueError
 
 
 def test_a_writer_is_not_pickled(tmp_path: Path) -> None:

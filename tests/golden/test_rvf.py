@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tools.make_golden_rvf import commits, copies, describe, indexed, parts, plain, whole
+from tools.make_golden_rvf import commits, copies, describe, indexed, log, parts, plain, whole
 
 from tests.conftest import OWN_GOLDEN
 from warpdata.search.store import VectorStore
@@ -27,7 +27,7 @@ def test_golden_files_read_as_ever(path: Path) -> None:
         assert store.dialect == "wire"
 
 
-@pytest.mark.parametrize("make", [plain, indexed, parts, commits, copies, whole])
+@pytest.mark.parametrize("make", [plain, indexed, parts, commits, log, copies, whole])
 def test_the_tool_makes_the_same_contents_again(make: object, tmp_path: Path) -> None:
     path = tmp_path / "again.rvf"
     make(path)  # type: ignore[operator]

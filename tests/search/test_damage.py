@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from tests.conftest import shared_golden
 from tests.sweeps import SOAK, thinned
 from warpdata.bytekit.io.ranges import BytesRangeReader
 from warpdata.errors import CorruptLayoutError, FormatError
+from warpdata.formats.rvf import container
 from warpdata.formats.rvf.reader import earlier_snapshots, open_snapshot
 from warpdata.formats.rvf.signing import SigningKey
 from warpdata.search.store import VectorStore
@@ -66,6 +68,10 @@ def committed(path: Path) -> list[tuple[int, Any]]:
         note()
         store.delete([8])
         note()
+        store.add(vectors(1, 7), ids=[8])
+        note()
+    note()  # the log is folded: the same state, with a root behind it
+    assert steps[-1][0] > steps[-2][0]
     return steps
 
 
@@ -108,9 +114,9 @@ def test_every_cut_of_two_commits_gives_the_whole_state_before(tmp_path: Path, k
         for _ in range(3):
             steps.append((path.stat().st_size, state_of(path.read_bytes())))
             change(store)
-    content = path.read_bytes()
+        content = path.read_bytes()
     steps.append((len(content), None))
-    assert steps[-1][0] - steps[1][0] < 16_000
+    assert steps[-1][0] - steps[1][0] < 1_500
     tried = set(telling_bytes(content))
     for (start, expected), (end, _) in itertools.pairwise(steps[1:]):
         telling = [start, *(byte for byte in range(start, end) if byte in tried), end - 1]
@@ -122,15 +128,16 @@ def test_a_writer_goes_on_after_a_torn_tail(tmp_path: Path) -> None:
     path = tmp_path / "t.rvf"
     steps = committed(path)
     content = path.read_bytes()
-    for cut in range(steps[-2][0], steps[-1][0], 37):
-        path.write_bytes(content[:cut])
-        with VectorStore.open(path, mode="a", durable=False) as store:
-            assert len(store) == steps[-2][1][0]
-            store.add(vectors(1, 9), ids=[5000])
-        with VectorStore.open(path) as again:
-            assert 5000 in again.ids
-            assert len(again) == steps[-2][1][0] + 1
-            assert again.verify() == []
+    for (start, before), (end, _) in itertools.pairwise(steps[1:]):
+        for cut in (start, *range(start + 1, end, 1 + (end - start) // 12), end - 1):
+            path.write_bytes(content[:cut])
+            with VectorStore.open(path, mode="a", durable=False) as store:
+                assert len(store) == before[0]
+                store.add(vectors(1, 9), ids=[5000])
+            with VectorStore.open(path) as again:
+                assert again.ids.tolist() == [*before[3], 5000]
+                assert again.metadata(before[3]) == before[5]
+                assert again.verify() == []
 
 
 def test_rubbish_behind_the_manifest_is_stepped_over(tmp_path: Path) -> None:
@@ -287,13 +294,77 @@ def test_torn_and_foreign_manifests_of_a_shipped_program() -> None:
         VectorStore.open(BytesRangeReader(content[:100]))
 
 
-def test_zeros_where_a_manifest_should_be_are_a_torn_write(tmp_path: Path) -> None:
+@pytest.mark.parametrize("count", [200, 2000])
+def test_sectors_that_were_never_written_are_a_torn_commit(tmp_path: Path, count: int) -> None:
+    """Of a commit that fits the log, and of one with a manifest."""
     path = tmp_path / "z.rvf"
-    steps = committed(path)
-    content = bytearray(path.read_bytes()[: steps[5][0]])
-    content[-2048:] = bytes(2048)
-    store = VectorStore.open(BytesRangeReader(bytes(content)))
-    assert len(store) == steps[4][1][0]
+    with VectorStore.create(path, dim=DIM) as store:
+        store.add(vectors(3), metadata={"n": range(3)})
+        before, start = state_of(path.read_bytes()), path.stat().st_size
+        store.add(vectors(count))
+        assert store._content.snapshot.log_commits == (2 if count == 200 else 0)
+        content = path.read_bytes()
+    for at in range(-(-start // 512) * 512, len(content), 512):
+        assert state_of(content[:at] + bytes(len(content) - at)) == before
+    if count == 200:
+        for at in range(-(-start // 4096) * 4096, len(content) - 4096, 4096):
+            assert state_of(content[:at] + bytes(4096) + content[at + 4096 :]) == before
+        changed = bytearray(content)
+        changed[start + 300] ^= 4
+        with pytest.raises(FormatError, match="does not match its hash"):
+            state_of(bytes(changed))
+
+
+@pytest.mark.parametrize("kind", ["vectors", "deletions", "metadata"])
+def test_flip_every_bit_of_a_log(tmp_path: Path, kind: str) -> None:
+    """The log of a writer that was killed has no root behind it; its commits are read as strictly."""
+    path, change = tmp_path / "l.rvf", two_commits(kind)
+    with VectorStore.create(path, dim=DIM, durable=False) as store:
+        store.add(vectors(12), metadata={"n": range(12)})
+        start = path.stat().st_size
+        change(store)
+        change(store)
+        content = path.read_bytes()
+    places = [(byte, bit) for byte in range(start, len(content)) for bit in range(8)]
+    assert flip_each(content, places, narrow_state) > 100
+
+
+def test_a_log_follows_only_the_manifest_it_was_written_behind(tmp_path: Path) -> None:
+    path = tmp_path / "l.rvf"
+    with VectorStore.create(path, dim=DIM, durable=False) as store:
+        ends = [path.stat().st_size]
+        for number in range(3):
+            store.add(vectors(1, number))
+            ends.append(path.stat().st_size)
+        content = path.read_bytes()
+    commits = [content[a:b] for a, b in itertools.pairwise(ends)]
+    for order in ([1], [0, 2], [0, 0], [1, 0, 2], [0, 1, 1]):
+        with pytest.raises(FormatError, match=r"does not (follow|match)"):
+            state_of(content[: ends[0]] + b"".join(commits[number] for number in order))
+    assert len(VectorStore.open(BytesRangeReader(content[: ends[1]] + bytes(64)))) == 1
+
+
+def test_data_in_a_log_is_not_taken_for_the_end_of_the_file(tmp_path: Path) -> None:
+    """Metadata that are a manifest for the very place where they come to be."""
+    older, size = b"", 6000
+
+    def place(name: str, blob: bytes) -> bytes:
+        nonlocal older
+        with VectorStore.create(tmp_path / name, dim=DIM, durable=False) as store:
+            older = (tmp_path / name).read_bytes()
+            store.add(vectors(2), metadata=[{"blob": blob}, {}])
+            return (tmp_path / name).read_bytes()
+
+    at = place("first.rvf", b"x" * size).index(b"x" * size)
+    root = container.unpack_root(older[-4096:])
+    header = container.unpack_header(older[:64])
+    records = older[64 : 64 + root.l1_manifest_length]
+    fake = replace(root, l1_manifest_offset=at + 64, identity=root.identity)
+    payload = records.ljust(len(older) - 64 - 4096, b"\0") + container.pack_root(fake)
+    manifest = container.pack_header(container.build(header.seg_type, 99, payload)[0]) + payload
+    assert len(VectorStore.open(BytesRangeReader(bytes(at) + manifest))) == 0
+    again = VectorStore.open(BytesRangeReader(place("second.rvf", manifest.ljust(size, b"x"))))
+    assert (len(again), len(again.metadata([0])[0]["blob"])) == (2, size)
 
 
 def test_a_file_inside_metadata_is_not_taken_for_the_file(tmp_path: Path) -> None:
@@ -332,6 +403,12 @@ def test_kill_9_keeps_what_was_acknowledged(tmp_path: Path, attempt: int) -> Non
         child = subprocess.Popen([sys.executable, "-c", KILLED, str(path)], stdout=subprocess.PIPE, text=True)
         assert child.stdout is not None
         child.stdout.readline()
+        for _ in range(10):  # while it writes, a reader sees whole commits only
+            with VectorStore.open(path) as reader:
+                assert reader.ids.tolist() == list(range(len(reader)))
+                assert len(reader) % 3 == 0
+                numbers = [m["n"] for m in reader.metadata(range(len(reader)))]
+                assert numbers == np.repeat(np.arange(0, len(reader), 3), 3).tolist()
         time.sleep(0.05 + 0.13 * attempt + 0.05 * round_)
         os.kill(child.pid, signal.SIGKILL)
         lines = child.stdout.read().splitlines()

@@ -135,33 +135,56 @@ def test_steps_and_episodes_are_what_an_ingestor_adds(tmp_path: Path, per: Any) 
 
 def test_frames_of_every_camera(tmp_path: Path) -> None:
     root = record(tmp_path / "root", 2, camera=True)
-    made = wd.embed(root, "pixels", per="frame")
+    made = wd.embed(root, "image", per="frame")
     vectors, rows, _ = rows_of(made.path)
     episode = wd.open(root)[1]
     mine = [(v, r) for v, r in zip(vectors, rows, strict=True) if r["episode_id"] == episode.id]
     assert [row["ts_ns"] for _, row in mine] == episode["camera"].timestamps.tolist()
     assert {(row["camera"], row["frame"]) for _, row in mine} == {("camera", k) for k in range(len(mine))}
-    one = BUILT_IN["pixels"](Observation({"camera": episode["camera"][3][0]}))
+    one = BUILT_IN["image"](Observation({"camera": episode["camera"][3][0]}))
     np.testing.assert_allclose(mine[3][0], one, rtol=1e-5, atol=1e-4)
-    assert one[-1] == pytest.approx(episode["camera"][3][0].mean(), rel=1e-3)
-    with wd.TrajectoryRetriever(made.path, embedder="pixels") as retriever:
+    assert one[:48].mean() == pytest.approx(episode["camera"][3][0].mean() / 255, rel=0.05)
+    with wd.TrajectoryRetriever(made.path, embedder="image") as retriever:
         best = retriever.search_similar_episodes({"camera": np.full((24, 32, 3), 42, np.uint8)}, top_k=1)[0]
     assert best.metadata["frame"] == 1, "grey pictures differ by their light"
-    fewer = wd.embed(root, "pixels", per="frame", rate_hz=5, output=tmp_path / "x.rvf")
+    fewer = wd.embed(root, "image", per="frame", rate_hz=5, output=tmp_path / "x.rvf")
     assert fewer.vectors < made.vectors
+
+
+def test_frames_of_several_cameras_are_vectors_of_one_index(tmp_path: Path) -> None:
+    """Each is made of its own camera: a query names any of them, and no other."""
+    with wd.record(tmp_path / "root", clock="simulated") as rec:
+        for k in range(6):
+            rec.append("left", np.full((24, 32, 3), 10 * k, np.uint8), k * STEP_NS)
+            rec.append("right", np.full((24, 32, 3), 200 - k, np.uint8), k * STEP_NS + 3)
+    made = wd.embed(tmp_path / "root", "image", per="frame")
+    assert wd.embed(tmp_path / "root", "image", per="frame").reused == 1
+    with wd.TrajectoryRetriever(made.path, embedder="image") as retriever:
+        for name, light in (("left", 31), ("right", 198)):
+            picture = np.full((24, 32, 3), light, np.uint8)
+            best = retriever.search_similar_episodes({name: picture}, top_k=1)[0]
+            assert (best.metadata["camera"], best.metadata["frame"]) == (name, 3 if name == "left" else 2)
+        with pytest.raises(ValueError, match="unknown channel 'top'"):
+            retriever.search_similar_episodes({"top": picture})
+    assert wd.embed(tmp_path / "root", mean_colour, per="frame", batch_size=4, revision="1").vectors == 12
+
+
+def mean_colour(channels: Any) -> np.ndarray:
+    return np.concatenate([each.mean(axis=(1, 2)) for each in channels.values()], axis=1)
 
 
 def test_small_pictures_depth_and_channels_first() -> None:
     rng = np.random.default_rng(0)
-    pixels = BUILT_IN["pixels"].many
+    image = BUILT_IN["image"].many
     picture = rng.integers(0, 255, (2, 40, 50, 3)).astype(np.uint8)
     np.testing.assert_allclose(
-        pixels({"c": picture}), pixels({"c": np.moveaxis(picture, 3, 1)}), rtol=1e-4, atol=1e-3
+        image({"c": picture}), image({"c": np.moveaxis(picture, 3, 1)}), rtol=1e-4, atol=1e-3
     )
     blocks = rng.normal(size=(1, 16, 16)).astype(np.float32)
     large = blocks.repeat(3, axis=1).repeat(2, axis=2)
-    np.testing.assert_allclose(pixels({"c": large}), pixels({"c": blocks}), rtol=1e-4, atol=1e-5)
-    assert pixels({"c": rng.normal(size=(1, 9, 12))}).shape == (1, 257)
+    layouts = [image({"c": pictures})[:, :16] for pictures in (large, blocks)]
+    np.testing.assert_allclose(*layouts, rtol=1e-4, atol=1e-5)
+    assert image({"c": rng.normal(size=(1, 9, 12))}).shape == (1, 16 + 8 * 16)
 
 
 def test_functions_of_batches_and_classes(tmp_path: Path) -> None:
@@ -257,7 +280,7 @@ def test_what_cannot_be_embedded_is_told(tmp_path: Path) -> None:
     assert list(made.without) == [wd.open(root).ids[2]]
     assert "rate" in made.without[wd.open(root).ids[2]]
     with pytest.raises(DatasetError, match="no camera"):
-        wd.embed(root, "pixels", per="frame")
+        wd.embed(root, "image", per="frame")
     with pytest.raises(KeyError, match="Did you mean 'joints'"):
         wd.embed(root, "state", name="x", signals="joint")
     with pytest.raises(ValueError, match="Did you mean 'state'"):

@@ -19,10 +19,17 @@ from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.io.ranges import BytesRangeReader
 from warpdata.errors import ChecksumError, CorruptLayoutError, FormatError, LimitExceededError
 from warpdata.formats.rvf import layout
-from warpdata.formats.rvf.journal import DeleteRange, UpdateField, encode_journal
 from warpdata.formats.rvf.layout import ENTRY_POINT, SegmentType, Tag
-from warpdata.formats.rvf.meta import MetaPayload, encode_meta, pack_value, type_of
-from warpdata.formats.rvf.quant import ResidualQuant, ScalarQuant, decode_quant, encode_quant
+from warpdata.formats.rvf.meta import (
+    DeleteRange,
+    MetaPayload,
+    UpdateField,
+    encode_journal,
+    encode_meta,
+    pack_value,
+    type_of,
+)
+from warpdata.formats.rvf.quant import ProductQuant, ScalarQuant, decode_quant, encode_quant
 from warpdata.formats.rvf.vec import (
     IdDirectory,
     VecBlock,
@@ -107,11 +114,11 @@ def codes_of(parts: Parts) -> Part:
     return parts.kind(SegmentType.VEC)[1]
 
 
-def dictionary(change: Callable[[ResidualQuant], Any]) -> Forge:
+def dictionary(change: Callable[[ProductQuant], Any]) -> Forge:
     def forge(parts: Parts) -> None:
         part = parts.one(SegmentType.QUANT)
         found = decode_quant(part.payload)
-        assert isinstance(found, ResidualQuant)
+        assert isinstance(found, ProductQuant)
         part.payload = encode_quant(change(found))
 
     return forge

@@ -62,6 +62,33 @@ def test_rows_behind_the_graph_are_added_to_it(
         assert np.array_equal(more.get([3333]), x[3333:3334])
 
 
+def test_rows_that_came_one_by_one_have_their_own_places_in_the_graph(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows that replace others are merged in the file: the graph has them in the order of the file."""
+    monkeypatch.setattr(stores, "ABSORBED_ROWS", 200)
+    path, x = tmp_path / "g.rvf", clustered(2600, 1)
+    truth = dict(enumerate(x[:1500]))
+    rng = np.random.default_rng(2)
+    with VectorStore.create(path, dim=DIM, durable=False) as store:
+        store.add(x[:1500])
+        store.build_index("hnsw", m=8, ef_construction=60)
+        for row in x[1500:]:
+            key = int(rng.integers(1200, 1800))
+            store.add(row, ids=[key])
+            truth[key] = row
+        store.delete([1300])
+        del truth[1300]
+        assert store._content.profile.graph_segments
+        assert store.stats()["unindexed_segments"] <= 210
+    with VectorStore.open(path) as again:
+        again.warm()
+        assert again.ids.tolist() == sorted(truth)
+        assert sum(again.search(row, 1, ef=200)[0][0] == key for key, row in truth.items()) > 0.98 * len(
+            truth
+        )
+
+
 def test_cold_queries_see_rows_that_were_added_to_the_graph(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -89,6 +116,27 @@ def test_equal_vectors_stay_behind_the_graph(tmp_path: Path, monkeypatch: pytest
         store.add(x[:100])
         assert store._content.profile.graph_segments == ()
         assert set(store.search(x[7], 2)[0].tolist()) == {7, 1507}
+
+
+@pytest.mark.parametrize("kind", ["ivf", "hnsw"])
+def test_an_index_that_cannot_grow_is_built_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Partitions alone, or a graph whose rows came once more; a reader keeps its state meanwhile."""
+    monkeypatch.setattr(stores, "ABSORBED_ROWS", 50)
+    monkeypatch.setattr(stores, "LATE_ROWS", 200)
+    path, x = tmp_path / "g.rvf", clustered(1500, 1)
+    with VectorStore.create(path, dim=DIM, durable=False) as store:
+        store.add(x[:1000])
+        store.build_index(kind, m=8, ef_construction=60)
+        with VectorStore.open(path) as reader:
+            for start in range(0, 700, 100):
+                store.add(x[start : start + 100])
+                assert store.stats()["late_bytes"] <= 600 * 5 * DIM
+            assert len(reader) == 1000
+            assert reader.search(x[3], 1)[0].tolist() == [3]
+        assert set(store.search(x[7], 2)[0].tolist()) == {7, 1007}
+        assert hits(store, clustered(60, 5)) >= 0.95
 
 
 def test_recall_is_chosen_by_what_was_measured(tmp_path: Path) -> None:

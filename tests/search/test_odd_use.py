@@ -43,7 +43,7 @@ def test_a_failed_commit_leaves_the_metadata_chain_whole(
             lambda: store.update([2], [{"n": 60}]),
         ):
             with monkeypatch.context() as patched:
-                patched.setattr(SegmentAppender, "_commit", no_space)
+                patched.setattr(SegmentAppender, "_sync", no_space)
                 with pytest.raises(OutOfSpaceError):
                     change()
             assert store.metadata([0, 1, 2]) == [{"n": 0}, {"n": 1}, {"n": 2}]

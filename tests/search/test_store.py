@@ -620,18 +620,18 @@ def test_unknown_segments_and_records_are_preserved(tmp_path: Path) -> None:
     with VectorStore.create(path, dim=8) as store:
         appender = store._appender
         assert appender is not None
-        new = NewSegment(0xF1, b"vendor bytes", SegmentOptions(timestamp_ns=9))
+        new = NewSegment(0xF7, b"vendor bytes", SegmentOptions(timestamp_ns=9))
         appender.commit(store._content, [new], appender.state)
         store.add(data(2000))
     with VectorStore.open(path, mode="a") as store:
         store._content.snapshot.segments[0]
         raw = path.read_bytes()
-        entry = next(e for e in store._content.snapshot.segments if e.seg_type == 0xF1)
+        entry = next(e for e in store._content.snapshot.segments if e.seg_type == 0xF7)
         before = raw[entry.file_offset : entry.file_offset + 128]
         store.build_index("hnsw")
-        entry = next(e for e in store._content.snapshot.segments if e.seg_type == 0xF1)
+        entry = next(e for e in store._content.snapshot.segments if e.seg_type == 0xF7)
         assert path.read_bytes()[entry.file_offset : entry.file_offset + 128] == before
-        assert "0xF1" in [s["type"] for s in store.segments()]
+        assert "0xF7" in [s["type"] for s in store.segments()]
 
 
 @pytest.mark.parametrize("algorithm", ["ed25519", "ml-dsa-65", "slh-dsa-128s"])

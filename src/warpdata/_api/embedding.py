@@ -59,7 +59,7 @@ def embed(
 
     `embedder` turns an `Observation` (of a step, the mean of a window or of a whole episode, one frame) into a vector:
     a function, a class that is made once per process, or one that needs no model: "state" (every number that is no
-    picture) and "pixels" (cameras as a few grey pixels). `per` chooses the moments that get one: the steps (at most
+    picture) and "image" (colours and edges of cameras). `per` chooses the moments that get one: the steps (at most
     `max_steps` per episode, or those of `rate_hz` or `clock`), windows of steps, frames of cameras (all, or those of
     `rate_hz`), or each episode as a whole. With `batch_size` the function gets that many moments at once, as arrays by
     channel, and gives a row for each.

@@ -317,7 +317,7 @@ def printable(text: str) -> str:
     return "".join(" " if c in "\n\t" else c if c.isprintable() else "\ufffd" for c in text)
 
 
-def counted(number: int, noun: str) -> str:
+def count_text(number: int, noun: str) -> str:
     """A number with its noun: `1 episode`, `2 episodes`."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
 

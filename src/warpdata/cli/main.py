@@ -14,7 +14,7 @@ from typing import Any
 
 from warpdata._version import __version__
 from warpdata.cli.arguments import Command
-from warpdata.cli.console import Console, Exit, give_up, take_every_text
+from warpdata.cli.console import Console, Exit, give_up, printable, take_every_text
 from warpdata.errors import SettingsError, WarpError, nearest
 from warpdata.settings import Settings
 
@@ -150,9 +150,9 @@ class Parser(argparse.ArgumentParser):
         return parsed, rest
 
     def _print_message(self, message: str, file: Any = None) -> None:
-        """Print; unlike argparse, raise if help cannot be written."""
+        """Print without the control codes of file names; unlike argparse, raise if it cannot be written."""
         try:
-            file.write(message)
+            file.write("\n".join(map(printable, message.split("\n"))))
             file.flush()
         except OSError:
             if file is sys.stdout:

@@ -216,8 +216,6 @@ class StepRows:
         steps, count = self.steps, len(signal)
         if count not in (len(steps), len(steps) + 1) or steps.comes_later(signal):
             return None
-        if signal.meta.clock == steps.clock and count == len(steps):
-            return count
         return count if np.array_equal(signal.timestamps[: len(steps)], steps.times_ns) else None
 
     def __len__(self) -> int:

@@ -1,4 +1,4 @@
-"""Anchors of an episode, and the records that answer a field at each of them. Pure arrays."""
+"""Anchors of an episode, and the records that answer a field at each of them."""
 
 from __future__ import annotations
 
@@ -9,19 +9,23 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from warpdata.bytekit.lazy import cached_property
 from warpdata.episodes.collection.facts import column_table
 from warpdata.errors import DatasetError, nearest, require_integer
-from warpdata.loading.field import FieldRows
+from warpdata.loading.field import Field, FieldRows
 from warpdata.sql.columns import folded
 from warpdata.sql.engine import matching_rows, parse_condition
 from warpdata.timeline.episode import Episode, same_clock
 from warpdata.timeline.meta import ROLES
 from warpdata.timeline.sampling import Align, align_signal, aligned_values, shares
 from warpdata.timeline.signal import Signal
-from warpdata.timeline.times import MAX_GRID, checked_rate, moved, ns_between, rate_grid
+from warpdata.timeline.times import INT64_MAX, MAX_GRID, checked_rate, moved, ns_between, rate_grid
 
 Int64s = NDArray[np.int64]
 Bools = NDArray[np.bool_]
+
+_TABLE_ROWS = 1 << 18
+"""An alignment of up to this many rows is computed once for all anchors of an episode, and kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,3 +198,79 @@ class Clock:
         later = np.minimum(positions + 1, bounds[1])
         share = np.where(later > positions, shares(times, stamps[positions], stamps[later]), 0.0)
         return Aligned(positions, inside, mask, age, later, share)
+
+
+class RowTable:
+    """The records that answer at each anchor; fields of one episode with the same clock and rows share one."""
+
+    def __init__(
+        self,
+        field: Field,
+        rows: FieldRows,
+        clock: Clock,
+        times: Int64s,
+        episode: Episode,
+        max_age_ns: int | None,
+    ) -> None:
+        self._align, self._rows, self._clock = field.align, rows, clock
+        self._times, self._episode, self._max_age_ns = times, episode, max_age_ns
+        self._is_small = len(times) * len(rows.offsets) <= _TABLE_ROWS
+        self._table: Aligned | None = None
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes that are kept."""
+        return 0 if self._table is None else 27 * self._table.positions.size + 40 * len(self._table.positions)
+
+    @cached_property
+    def _end_ns(self) -> int:
+        """The last record of the episode; finding it may open signals that no field names."""
+        episode = self._episode
+        return episode.last_ts_ns if any(map(len, episode.signals.values())) else 0
+
+    def at(self, times: Int64s) -> Aligned:
+        """The alignment at any times."""
+        return self._clock.align(self._rows, self._align, times, self._end_ns, self._max_age_ns)
+
+    def _at_anchors(self, times: Int64s, rows: FieldRows, max_age_ns: int | None) -> Aligned:
+        """The alignment at times of anchors: only a later moment can be past the end of the episode."""
+        is_later = rows.when == "times" and max(rows.offsets) > 0
+        end_ns = self._end_ns if is_later else INT64_MAX
+        return self._clock.align(rows, self._align, times, end_ns, max_age_ns)
+
+    def inside(self, anchors: Int64s) -> Bools:
+        """At which anchors no row is beyond an edge; the outermost rows decide for all of them."""
+        outermost = self._at_anchors(self._times[anchors], self._rows.outermost, None)
+        return np.asarray(outermost.inside.all(axis=1))
+
+    def table(self) -> Aligned | None:
+        """The alignment at all anchors, kept; None if there are too many of them."""
+        if self._table is None and self._is_small:
+            self._table = self._at_anchors(self._times, self._rows, self._max_age_ns)
+        return self._table
+
+    @cached_property
+    def runs(self) -> list[int]:
+        """The first record of each anchor whose records follow one another and are valid, else -1; of a table kept."""
+        assert self._table is not None
+        positions = self._table.positions
+        is_run = (np.diff(positions, axis=1) == 1).all(axis=1) & self._table.mask.all(axis=1)
+        firsts: list[int] = np.where(is_run, positions[:, 0], -1).tolist()
+        return firsts
+
+    def aligned(self, anchors: Int64s) -> Aligned:
+        """The alignment at anchors by number."""
+        table = self.table()
+        if table is not None:
+            return table.at(anchors)
+        return self._at_anchors(self._times[anchors], self._rows, self._max_age_ns)
+
+    def settled(self) -> Bools:
+        """At which anchors no later record can change a row: it is before the last one recorded."""
+        stamps, rows = self._clock.stamps, self._rows
+        if not len(stamps):
+            return np.zeros(len(self._times), np.bool_)
+        if rows.when == "times":
+            return np.asarray(self._times + max(rows.offsets) < int(stamps[-1]))
+        own = self._clock.held(self._times)
+        return np.asarray((self._times < int(stamps[-1])) & (own + max(rows.offsets) < len(stamps)))

@@ -12,33 +12,32 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.lazy import BLOCK_CACHE, cached_property
+from warpdata.bytekit.lazy import BLOCK_CACHE
 from warpdata.bytekit.memory import RecycledArrays
 from warpdata.bytekit.process.locks import ThreadLock
-from warpdata.episodes.sources.cameras import ImageRequest, VideoSignal, empty_images
+from warpdata.episodes.sources.cameras import ImageRequest, StillsSignal, VideoSignal, empty_images
 from warpdata.errors import BlobNotFoundError, FormatError, SchemaMismatchError, WarpError
 from warpdata.formats.episodedir.video import Picture, planes_shape, scale_image
-from warpdata.loading.alignment import Aligned, Anchors, Bools, Clock, Int64s
+from warpdata.loading.alignment import Aligned, Anchors, Bools, Clock, Int64s, RowTable
 from warpdata.loading.field import Field, FieldRows, FieldSchema, check_same, find_schema, signal_named
-from warpdata.loading.images import is_encoded, read_images, scale_values
 from warpdata.loading.poses import subtract
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.memory import JoinedSignal
 from warpdata.timeline.ragged import pad_rows
 from warpdata.timeline.sampling import blank_values, mixed_values
 from warpdata.timeline.signal import MappedRows, Signal, SignalView
-from warpdata.timeline.times import INT64_MAX
 
 DAMAGE = (FormatError, BlobNotFoundError)
 """Errors that make an episode unreadable: bytes that are wrong or missing. A failing connection is no damage."""
 
-_TABLE_ROWS = 1 << 18
-"""An alignment of up to this many rows is computed once for all anchors of an episode, and kept."""
 _CHECK_EVERY = 16
 """Reads between two checks whether all bytes of a signal are in memory or mapped."""
 _STEP_BYTES = 16 << 20
 _RECENT_BLOCKS = 16
 """Of a camera, how many blocks are looked through for images that a new one needs."""
+_MEAN = np.array([0.485, 0.456, 0.406], np.float32)
+_STD = np.array([0.229, 0.224, 0.225], np.float32)
+"""Of the colours of ImageNet."""
 AT_ANCHOR = FieldRows("times", (0,))
 
 Copies = list[tuple[NDArray[Any], NDArray[Any]]]
@@ -154,6 +153,8 @@ class EpisodeReader:
                 reader.read(anchors, places, out[name], copies)
         except WarpError as error:
             raise self._named_error(error, name, anchors) from None
+        if not self.cameras:
+            return []
 
         def read(camera: CameraReader, *, wait: bool) -> bool:
             try:
@@ -268,82 +269,6 @@ class StaticReader:
     def read_at(self, ts_ns: Int64s, out: FieldOut) -> None:
         """Write the value at any time."""
         self.read(ts_ns, list(range(len(ts_ns))), out, [])
-
-
-class RowTable:
-    """The records that answer at each anchor; fields of one episode with the same clock and rows share one."""
-
-    def __init__(
-        self,
-        field: Field,
-        rows: FieldRows,
-        clock: Clock,
-        times: Int64s,
-        episode: Episode,
-        max_age_ns: int | None,
-    ) -> None:
-        self._align, self._rows, self._clock = field.align, rows, clock
-        self._times, self._episode, self._max_age_ns = times, episode, max_age_ns
-        self._is_small = len(times) * len(rows.offsets) <= _TABLE_ROWS
-        self._table: Aligned | None = None
-
-    @property
-    def held_bytes(self) -> int:
-        """Bytes that are kept."""
-        return 0 if self._table is None else 27 * self._table.positions.size + 40 * len(self._table.positions)
-
-    @cached_property
-    def _end_ns(self) -> int:
-        """The last record of the episode; finding it may open signals that no field names."""
-        episode = self._episode
-        return episode.last_ts_ns if any(map(len, episode.signals.values())) else 0
-
-    def at(self, times: Int64s) -> Aligned:
-        """The alignment at any times."""
-        return self._clock.align(self._rows, self._align, times, self._end_ns, self._max_age_ns)
-
-    def _at_anchors(self, times: Int64s, rows: FieldRows, max_age_ns: int | None) -> Aligned:
-        """The alignment at times of anchors: only a later moment can be past the end of the episode."""
-        is_later = rows.when == "times" and max(rows.offsets) > 0
-        end_ns = self._end_ns if is_later else INT64_MAX
-        return self._clock.align(rows, self._align, times, end_ns, max_age_ns)
-
-    def inside(self, anchors: Int64s) -> Bools:
-        """At which anchors no row is beyond an edge; the outermost rows decide for all of them."""
-        outermost = self._at_anchors(self._times[anchors], self._rows.outermost, None)
-        return np.asarray(outermost.inside.all(axis=1))
-
-    def table(self) -> Aligned | None:
-        """The alignment at all anchors, kept; None if there are too many of them."""
-        if self._table is None and self._is_small:
-            self._table = self._at_anchors(self._times, self._rows, self._max_age_ns)
-        return self._table
-
-    @cached_property
-    def runs(self) -> list[int]:
-        """The first record of each anchor whose records follow one another and are valid, else -1; of a table kept."""
-        assert self._table is not None
-        positions = self._table.positions
-        is_run = (np.diff(positions, axis=1) == 1).all(axis=1) & self._table.mask.all(axis=1)
-        firsts: list[int] = np.where(is_run, positions[:, 0], -1).tolist()
-        return firsts
-
-    def aligned(self, anchors: Int64s) -> Aligned:
-        """The alignment at anchors by number."""
-        table = self.table()
-        if table is not None:
-            return table.at(anchors)
-        return self._at_anchors(self._times[anchors], self._rows, self._max_age_ns)
-
-    def settled(self) -> Bools:
-        """At which anchors no later record can change a row: it is before the last one recorded."""
-        stamps, rows = self._clock.stamps, self._rows
-        if not len(stamps):
-            return np.zeros(len(self._times), np.bool_)
-        if rows.when == "times":
-            return np.asarray(self._times + max(rows.offsets) < int(stamps[-1]))
-        own = self._clock.held(self._times)
-        return np.asarray((self._times < int(stamps[-1])) & (own + max(rows.offsets) < len(stamps)))
 
 
 class _BlockImages(NamedTuple):
@@ -527,24 +452,25 @@ class SignalReader:
         """Write values, mask and ages of some anchors to places of a batch; values in memory are added to `copies`."""
         table = self.rows.table() if self._is_plain else None
         direct = self._mapped_rows() if table is not None else None
-        began = perf_counter()
         if table is None or direct is None:
             self._read_values(table, np.array(anchors), np.array(places), out)
             return
         rows, check, guard = direct
-        runs, ages, positions, values = self.rows.runs, table.age_ns, table.positions, out.values
+        runs, ages, width = self.rows.runs, table.age_ns, out.values.shape[1]
+        values, age_ns = out.values, out.age_ns
         # Most groups are of few samples: a copy each costs less than indexing by arrays.
         for anchor, place in zip(anchors, places, strict=True):
-            first, chosen = runs[anchor], positions[anchor]
-            if check is not None and check(int(chosen.min()), int(chosen.max()) + 1):
-                self._direct, check = MappedRows(rows, None, guard), None  # all of them are checked now
+            first = runs[anchor]
+            if check is not None:
+                chosen = table.positions[anchor]
+                if check(int(chosen.min()), int(chosen.max()) + 1):  # all of them are checked now
+                    self._direct, check = MappedRows(rows, None, guard), None
             if first >= 0:
-                copies.append((values[place], rows[first : first + len(chosen)]))
+                copies.append((values[place], rows[first : first + width]))
             else:
-                rows.take(chosen, axis=0, out=values[place], mode="clip")
+                rows.take(table.positions[anchor], axis=0, out=values[place], mode="clip")
                 out.mask[place] = table.mask[anchor]
-            out.age_ns[place] = ages[anchor]
-        out.timings["copy"] += perf_counter() - began
+            age_ns[place] = ages[anchor]
 
     def _read_values(self, table: Aligned | None, anchors: Int64s, places: Int64s, out: FieldOut) -> None:
         if table is not None:
@@ -673,3 +599,64 @@ def _read_once(signal: Signal, positions: Int64s) -> NDArray[Any]:
         return values.reshape(*positions.shape, *values.shape[1:])
     wanted, back = np.unique(positions, return_inverse=True)
     return signal._values_kept(wanted)[back.reshape(positions.shape)]
+
+
+def is_encoded(signal: Signal) -> bool:
+    """Whether the frames of a signal have to be decoded."""
+    if isinstance(signal, SignalView):
+        return is_encoded(signal.base)
+    if isinstance(signal, JoinedSignal):
+        return is_encoded(signal.parts[0])
+    return isinstance(signal, VideoSignal | StillsSignal)
+
+
+def read_images(signal: Signal, requests: Sequence[ImageRequest], timings: Timings) -> None:
+    """Write images of records of a signal; frames are cropped and scaled where they are decoded, each decoded once."""
+    if isinstance(signal, VideoSignal | StillsSignal):
+        signal.read_images(requests, timings)
+    elif isinstance(signal, SignalView):
+        moved = [request._replace(records=signal._base_rows(request.records)) for request in requests]
+        read_images(signal.base, moved, timings)
+    elif isinstance(signal, JoinedSignal):
+        _read_joined(signal, requests, timings)
+    else:
+        for request in requests:
+            began = perf_counter()
+            frames = signal._values_kept(request.records)
+            timings["decode"] += perf_counter() - began
+            began = perf_counter()
+            assert isinstance(request.out, np.ndarray)
+            if request.view is None:
+                request.out[...] = frames
+            else:
+                for frame, image in zip(frames, request.out, strict=True):
+                    scale_image(frame, request.view, image)
+            timings["scale"] += perf_counter() - began
+
+
+def _read_joined(signal: JoinedSignal, requests: Sequence[ImageRequest], timings: Timings) -> None:
+    for part, first in zip(signal.parts, signal._starts.tolist(), strict=False):
+        inside = [(request.records >= first) & (request.records < first + len(part)) for request in requests]
+        own = []
+        for request, here in zip(requests, inside, strict=True):
+            records = request.records[here] - first
+            images: Any = [None] * len(records)
+            if not isinstance(request.out, list):
+                images = empty_images(signal.meta, records, request.view)
+            planes = None if request.planes is None else request.planes[here]
+            own.append(ImageRequest(records, request.view, images, planes))
+        if any(len(request.records) for request in own):
+            read_images(part, own, timings)
+            for request, here, each in zip(requests, inside, own, strict=True):
+                for place, image in zip(np.flatnonzero(here).tolist(), each.out, strict=True):
+                    request.out[place] = image
+
+
+def scale_values(images: NDArray[Any], scale: str) -> NDArray[np.float32]:
+    """Values of 8-bit images with channels last as floats in a range, or normalised as ImageNet."""
+    values: NDArray[np.float32] = images.astype(np.float32) / np.float32(255)
+    if scale == "-1..1":
+        return np.asarray(values * 2 - 1, np.float32)
+    if scale == "imagenet":
+        return np.asarray((values - _MEAN[: values.shape[-1]]) / _STD[: values.shape[-1]], np.float32)
+    return values

@@ -16,7 +16,6 @@ from warpdata.bytekit.lazy import cached_property
 from warpdata.episodes.collection.jobs import code_name
 from warpdata.errors import SchemaMismatchError, WarpError, nearest, require_word, suggests
 from warpdata.formats.episodedir.scaling import RESIZES, ImageView, view_image
-from warpdata.loading.images import IMAGE_SCALES
 from warpdata.loading.poses import POSES, pose_width
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.meta import OBJECT, SignalMeta
@@ -26,6 +25,7 @@ from warpdata.timeline.times import checked_rate
 
 Transform = Callable[[NDArray[Any], np.random.Generator], Any]
 
+IMAGE_SCALES = ("0..1", "-1..1", "imagenet")
 MAX_ROWS = 1 << 16
 """More rows than this in one sample are a mistake, not a window."""
 _MAX_OFFSET_S = 1e8

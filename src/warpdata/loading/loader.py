@@ -336,7 +336,7 @@ class Loader(EpochStream):
         """Steps and their batches, read ahead by threads and delivered in order."""
         is_far = self.threads > 0 and any(source.is_remote() for source in self._order.sources)
         workers_pool, fetchers = self._pools
-        together = (fetchers, self.threads) if self.threads > 1 else None
+        together = (workers_pool, self.threads) if self.threads > 1 else None
 
         def fetch(step: LoaderStep) -> None:
             for number, source in enumerate(self._order.sources):
@@ -569,22 +569,19 @@ class Loader(EpochStream):
                     self.windows.refresh()
                 total = min(count, len(self.windows))
                 self._order = SampleOrder(self.windows, self.seed, self._shuffle, total)
-            self._check_windows(state.get("windows"))
+            windows, here = state.get("windows"), self.identity()["windows"]
+            data = self._order.data_id[:_DATA_CHARS]
+            if isinstance(windows, str) and windows != here:
+                if data and windows[:_DATA_CHARS] == data:
+                    reason = "the same data with other fields, anchors or edges"
+                else:
+                    known = f" (data {windows[:_DATA_CHARS]}, here {data})" if data else ", or other fields"
+                    reason = f"another version of the data, another selection or other edits{known}"
+                raise ValueError(f"the state was taken with windows {windows}, these are {here}: {reason}")
         place = super()._checked_place(state)
         skipped = require_integer("skipped", state.get("skipped", 0), MAX_POSITION)
         self._skipped_before, self._left_out = (skipped, str(state.get("skip", ""))), {}
         return place
-
-    def _check_windows(self, windows: Any) -> None:
-        """ValueError with the reason if a state is of other windows."""
-        here, data = self.identity()["windows"], self._order.data_id[:_DATA_CHARS]
-        if isinstance(windows, str) and windows != here:
-            if data and windows[:_DATA_CHARS] == data:
-                reason = "the same data with other fields, anchors or edges"
-            else:
-                known = f" (data {windows[:_DATA_CHARS]}, here {data})" if data else ", or other fields"
-                reason = f"another version of the data, another selection or other edits{known}"
-            raise ValueError(f"the state was taken with windows {windows}, these are {here}: {reason}")
 
     def save_state(self, path: str | os.PathLike[str]) -> None:
         """Write the state with the plan that `warp why` and `load_state` need; no data, no credentials."""

@@ -120,7 +120,7 @@ def running_statistics(
         Path(os.path.expanduser(Settings.from_env().cache_dir)) / "windows" / f"{source.id}.statistics.json"
     )
     known = _load(path, source)
-    missing = []
+    count, missing = len(known), []
     for name in names:
         if name not in known:
             recorded = _merge_recorded(source, name)
@@ -130,9 +130,10 @@ def running_statistics(
                 known[name] = {"was_read": False, "values": recorded.to_json()}
     for name, values in (_read_all(source, missing, progress) if missing else {}).items():
         known[name] = {"was_read": True, "values": values.to_json()}
-    with suppress(OSError, WarpError):  # a cache that cannot be written
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_file(path, dump_json(known), durable=False)
+    if len(known) > count:
+        with suppress(OSError, WarpError):  # a cache that cannot be written
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_file(path, dump_json(known), durable=False)
     out = {}
     for name in names:  # always from the stored form: the same bits the first time and later
         parsed = ValueStatistics.from_json(known[name]["values"])

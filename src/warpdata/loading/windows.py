@@ -602,7 +602,7 @@ class Windows(RowSource):
             read_groups(groups)
         else:
             pool, count = threads
-            pool.map(read_groups, [groups[number::count] for number in range(count)])
+            pool.share(read_groups, [groups[number::count] for number in range(count)])
         return self._finish(out, samples, times, episodes)
 
     def _blocks(self, samples: Int64s, anchors: Int64s, position: int, block_rows: int) -> list[SampleBlock]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,6 +21,7 @@ from warpdata.errors import (
     ConflictError,
     CorruptLayoutError,
     FileFinding,
+    FormatError,
     OutOfSpaceError,
     PermissionError_,
     UnsupportedVersionError,
@@ -71,6 +71,8 @@ _WORTH_KEEPING = 256
 _COPIED_BYTES = 8 << 20
 ABSORBED_ROWS, ABSORBED_SHARE = 1024, 0.01
 """Once so many rows, and such a share of the indexed ones, are behind the graph, they are added to it."""
+LATE_ROWS, LATE_SHARE = 20_000, 0.5
+"""Once so many rows, and such a share of the indexed ones, could not be added to the index, it is built again."""
 DEAD_BYTES, DEAD_SHARE = 64 << 20, 0.5
 """Once so many bytes, and such a share of the file, are of earlier states, the file is compacted."""
 
@@ -165,7 +167,16 @@ class VectorStore(Reopens):
             store = cls._of_file(path, mode, durable=durable)
             try:
                 with naming(path):
-                    store._take_lock(lock)
+                    content = store._content
+                    if content.is_runtime or not content.has_profile:
+                        raise UnsupportedVersionError(
+                            "a file of another program is read, not written",
+                            path=path,
+                            hint="Copy it first: warp vectors export IN OUT --dialect wire.",
+                        )
+                    state = store._searcher.writer_state()
+                    store._appender = StoreAppender(path, content, state, durable=durable)
+                    store._lock = lock
             except BaseException:
                 store.close()
                 raise
@@ -204,20 +215,8 @@ class VectorStore(Reopens):
     @property
     def _parents(self) -> Callable[[str], RangeReader]:
         """Opens files of the same folder; without a reference to the store, which would keep its lock alive."""
-        return functools.partial(_open_beside, os.path.dirname(self._path or self._reader.name))
-
-    def _take_lock(self, lock: WriterLock) -> None:
-        if self._content.is_runtime or not self._content.has_profile:
-            raise UnsupportedVersionError(
-                "a file of another program is read, not written",
-                path=self._path,
-                hint="Copy it first: warp vectors export IN OUT --dialect wire.",
-            )
-        assert self._path is not None
-        self._appender = StoreAppender(
-            self._path, self._content, self._searcher.writer_state(), durable=self._durable
-        )
-        self._lock = lock
+        folder = os.path.dirname(self._path or self._reader.name)
+        return lambda name: FileRangeReader(os.path.join(folder, os.path.basename(name)))
 
     # -- what it is ----------------------------------------------------------------------------------
 
@@ -356,7 +355,7 @@ class VectorStore(Reopens):
             return keys.astype(np.int64)
         is_fresh = int(keys.min()) >= appender.state.next_id
         known = 0 if is_fresh else int(self._searcher.exist(keys).sum())
-        segments = [delete_segment(gone, self._next_epoch)] if len(gone) else []
+        segments = [delete_segment(gone, self._content.snapshot.next_epoch)] if len(gone) else []
         segments += row_segments(keys, matrix, self.dtype)
         about = None
         if rows is not None or notes or (not is_fresh and self._searcher.metadata.fields):
@@ -378,7 +377,9 @@ class VectorStore(Reopens):
         known = {} if names is None else self._searcher.ids_of_keys()
         if ids is not None:
             keys = writing.checked_ids(ids, count)
-            writing.check_unique(keys)
+            unique, times = np.unique(keys, return_counts=True)
+            if len(unique) < len(keys):
+                raise ValueError(f"the id {unique[times > 1][0]} appears twice in one call")
             held = self._searcher.keys_of(keys) if names else {}
             for name, key in zip(names or (), keys.tolist(), strict=False):
                 if known.get(name, key) != key or held.get(key, name) != name:
@@ -417,10 +418,6 @@ class VectorStore(Reopens):
                 self._commit(appender, [meta_segment(payload)], appender.state)
                 self._searcher.metadata_changed(payload)
 
-    @property
-    def _next_epoch(self) -> int:
-        return self._content.snapshot.next_epoch
-
     def delete(self, ids: ArrayLike | None = None, *, where: str | None = None) -> int:
         """Delete vectors by id or by an SQL condition, durably; unknown ids are ignored. Returns their number."""
         if (ids is None) == (where is None):
@@ -443,14 +440,25 @@ class VectorStore(Reopens):
 
     def _deleted(self, appender: StoreAppender, keys: _Keys) -> None:
         if len(keys):
-            segments = [delete_segment(keys, self._next_epoch)]
+            segments = [delete_segment(keys, self._content.snapshot.next_epoch)]
             self._commit(appender, segments, appender.state.after_delete(keys))
             self._searcher.deleted(keys)
 
+    def _fold_log(self, appender: StoreAppender) -> None:
+        """End the file with a root that lists all of it, as other programs read it."""
+        if appender.snapshot.log_commits:
+            self._commit(appender, [], appender.state, is_final=True)
+
     def _commit(
-        self, appender: StoreAppender, segments: list[NewSegment], state: WriterState, graph: Any = None
+        self,
+        appender: StoreAppender,
+        segments: list[NewSegment],
+        state: WriterState,
+        graph: Any = None,
+        *,
+        is_final: bool = False,
     ) -> None:
-        snapshot = appender.commit(self._content, segments, state, graph)
+        snapshot = appender.commit(self._content, segments, state, graph, is_final=is_final)
         file = self._reader.inner
         assert isinstance(file, FileRangeReader)
         file.follow()
@@ -463,17 +471,26 @@ class VectorStore(Reopens):
         Readers are not disturbed: they keep the file and the state that they opened.
         """
         appender, content, profile = self._writer(), self._content, self._content.profile
-        if appender.dead_bytes > max(DEAD_BYTES, DEAD_SHARE * self._reader.size) and not content.is_signed:
+        listed = sum(64 + (e.compressed_length or e.payload_length) for e in content.snapshot.segments)
+        if (
+            content.snapshot.end - listed > max(DEAD_BYTES, DEAD_SHARE * self._reader.size)
+            and not content.is_signed
+        ):
             self._rewrite(profile, graph=self._searcher.graph())
             return
         late = sum(entry.payload_length for entry in content.tail_entries)
-        is_graph = (
-            profile.index is not None and profile.index.kind == "hnsw" and layout.LAYER_C in content.layers
-        )
-        if not is_graph or not has_faiss() or late < ABSORBED_ROWS * self.dim:
+        if profile.index is None or not has_faiss() or late < ABSORBED_ROWS * self.dim:
             return
-        graph = self._searcher.absorb(ABSORBED_ROWS, ABSORBED_SHARE)
-        if graph is None or profile.index is None:
+        is_late = self._searcher.tail.count > max(LATE_ROWS, LATE_SHARE * self._searcher.base.count)
+        if is_late and not content.is_signed:
+            self._rewrite(profile)
+            return
+        is_graph = profile.index.kind == "hnsw" and layout.LAYER_C in content.layers
+        if not is_graph or not self._searcher.is_due(ABSORBED_ROWS, ABSORBED_SHARE):
+            return
+        self._fold_log(appender)
+        graph, content = self._searcher.extended_graph(), self._content
+        if graph is None:
             return
         segments = (*profile.graph_segments, *(entry.segment_id for entry in content.tail_entries))
         entry = (graph.shape.entry_point, graph.shape.max_level)
@@ -481,6 +498,7 @@ class VectorStore(Reopens):
         payload = encode_graph(layout.INDEX_HEADER(*kinds, graph.count), graph.adjacency())
         new = replace(profile, graph_segments=segments, graph_entry=entry)
         self._commit(appender, [], appender.state, (new, NewSegment(SegmentType.INDEX, payload)))
+        self._searcher.join(graph)
 
     # -- read it -------------------------------------------------------------------------------------
 
@@ -648,22 +666,16 @@ class VectorStore(Reopens):
             rewrite(self._path, self._content, replace(self._live_rows(), graph=graph), plan)
         finally:
             if not appender.is_at(self._path):  # also if something failed after the new file got the name
-                self._follow_rewritten(appender)
-
-    def _follow_rewritten(self, appender: StoreAppender) -> None:
-        """Go on with the new file; where that fails the store closes, because the old one has no name any more."""
-        assert self._path is not None
-        self._appender = None
-        appender.close()
-        self._reader.close()
-        try:
-            self._attach(FileRangeReader(self._path))
-            self._appender = StoreAppender(
-                self._path, self._content, self._searcher.writer_state(), durable=self._durable
-            )
-        except BaseException:
-            self.close()
-            raise
+                self._appender = None
+                appender.close()
+                self._reader.close()
+                try:
+                    self._attach(FileRangeReader(self._path))
+                    state = self._searcher.writer_state()
+                    self._appender = StoreAppender(self._path, self._content, state, durable=self._durable)
+                except BaseException:
+                    self.close()  # the old file has no name any more
+                    raise
 
     def _live_rows(self) -> LiveRows:
         ids, vectors = self._searcher.live_rows()
@@ -677,7 +689,10 @@ class VectorStore(Reopens):
         for key in keys:
             require_kind("a key", key, PublicKey, "a PublicKey (SigningKey.public)")
         with self._turn:
-            return verify_file(self._reader, self._content.snapshot, keys)
+            code_bytes = 0
+            with contextlib.suppress(FormatError):  # a damaged dictionary is found below
+                code_bytes = self._content.code_bytes
+            return verify_file(self._reader, self._content.snapshot, code_bytes, keys)
 
     def snapshot(self) -> VectorStore:
         """A reader of the state as it is now, unchanged by later writes."""
@@ -738,7 +753,7 @@ class VectorStore(Reopens):
             except BaseException:
                 reader.close()
                 raise
-            if newest.manifest_hash == self._content.snapshot.manifest_hash:
+            if newest.is_same(self._content.snapshot):
                 reader.close()
                 return False
             self._reader.close()
@@ -769,32 +784,38 @@ class VectorStore(Reopens):
     def copy_to(self, path: str | os.PathLike[str]) -> None:
         """Copy the bytes of this state to a new file; one that exists is a ConflictError."""
         with self._turn, commit_file(real_path(path)) as out:
+            if self._appender is not None:
+                self._fold_log(self._writer())
             end = self._content.snapshot.end
             for start in range(0, end, _COPIED_BYTES):
                 out.write(self._reader.read(start, min(end, start + _COPIED_BYTES)))
 
     def close(self) -> None:
-        """Close the store and let another writer in."""
+        """Close the store and let another writer in; a file that was written ends with its root again."""
         with self._turn.mutex(), naming(self._turn.name):
             if not self._turn.is_open:
                 return
-            if self._appender is not None and self._appender.is_ours:
-                self._keep_counters(self._appender)
-            self._turn.is_open = False
-            self._searcher.close()
-            if self._appender is not None:
-                self._appender.close()
-            if self._owns_reader:
-                self._reader.close()
-            if self._lock is not None:
-                self._lock.release()
+            try:
+                if self._appender is not None and self._appender.is_ours:
+                    self._finish(self._appender)
+            finally:
+                self._turn.is_open = False
+                self._searcher.close()
+                if self._appender is not None:
+                    self._appender.close()
+                if self._owns_reader:
+                    self._reader.close()
+                if self._lock is not None:
+                    self._lock.release()
 
-    def _keep_counters(self, appender: StoreAppender) -> None:
-        """Access counters outlive a writer with many queries; a full disk is no reason to fail here."""
+    def _finish(self, appender: StoreAppender) -> None:
+        """Fold the log, and keep the access counters of many queries; on a full disk the file stays as it is."""
+        segments = []
         if self._searcher.new_accesses() >= _WORTH_KEEPING:
+            segments.append(NewSegment(SegmentType.SKETCH, encode_sketch(self._searcher.sketch)))
+        if segments or appender.snapshot.log_commits:
             with contextlib.suppress(OutOfSpaceError):
-                payload = encode_sketch(self._searcher.sketch)
-                appender.commit(self._content, [NewSegment(SegmentType.SKETCH, payload)], appender.state)
+                appender.commit(self._content, segments, appender.state, is_final=True)
 
     def __enter__(self) -> VectorStore:
         return self
@@ -839,10 +860,6 @@ class _Turn:
         self.mutex().release()
         if isinstance(error, WarpError):
             add_path(error, self.name)
-
-
-def _open_beside(folder: str, name: str) -> RangeReader:
-    return FileRangeReader(os.path.join(folder, os.path.basename(name)))
 
 
 def _open_epoch(source: str | RangeReader, epoch: int) -> VectorStore:

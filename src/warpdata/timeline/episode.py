@@ -272,7 +272,10 @@ class Episode(Mapping[str, Any]):
             fact = f"the step clock {clock.name!r} is not a signal or clock of this episode"
             raise NoStepsError(fact, path=self._source.place)
         # There are as many steps as actions; what was seen after the last one has a time of its own.
-        return _times_of(next((each for each in shared if each.meta.role == "action"), shared[0]))
+        actions = [each for each in shared if each.meta.role == "action"] or shared[:1]
+        if all(np.array_equal(each.timestamps, actions[0].timestamps) for each in actions[1:]):
+            return _times_of(actions[0])
+        return StepTimes.of(np.unique(np.concatenate([each.timestamps for each in actions])))
 
     def _action_clock(self) -> StepClock:
         """The clock that all actions share."""

@@ -189,7 +189,7 @@ class Steps:
         return f"<Steps {self.length} on {self.clock!r}{'; ' if listed else ''}{listed}>"
 
     def _aligned(self, signal: Signal, align: Align) -> StepSignal:
-        if signal.meta.clock == self.clock and len(signal) == self.length:
+        if self.has_rows(signal):
             return StepSignal(signal, self._times)  # the rows are the records
         if self.comes_later(signal):
             return StepSignal(signal, self._times, self._following(signal))
@@ -197,6 +197,11 @@ class Steps:
             return StepSignal(signal, self._times, self._at_their_steps(signal))
         check_align(align, signal.meta)
         return StepSignal(signal, self._times, align=align, max_age_ns=self._max_age_ns)
+
+    def has_rows(self, signal: Signal) -> bool:
+        """Whether the records of a signal are the rows: a step may lack one, and one may follow the last step."""
+        is_alike = signal.meta.clock == self.clock and len(signal) == self.length
+        return is_alike and np.array_equal(signal.timestamps, self.times_ns)
 
     def comes_later(self, signal: Signal) -> bool:
         """Whether row k shows the record after step k: outcomes that were recorded with the next observation."""

@@ -282,9 +282,9 @@ class LocalRangeReader(FileRangeReader):
         """Raise TruncatedError if the file was cut since it was opened: touching lost pages would end the process."""
         if self._fd >= 0:
             # Quicker than asking for the status; of a file that the user opened it would move the position.
-            size = os.lseek(self._fd, 0, os.SEEK_END) if self._is_own else os.fstat(self._fd).st_size
+            size = system.size_by_seeking(self._fd) if self._is_own else os.fstat(self._fd).st_size
             if size < self.size:
-                _check_size(size, self.size, self.name)
+                _check_size(os.fstat(self._fd).st_size, self.size, self.name)
             return
         with contextlib.suppress(BlobNotFoundError):  # a mapped file whose name is gone stays as it is
             self._with_fd(lambda fd: _check_size(os.fstat(fd).st_size, self.size, self.name))
@@ -400,8 +400,14 @@ def _has_descriptor(file: io.RawIOBase | io.BufferedIOBase) -> bool:
 
 def check_path(path: str | os.PathLike[str]) -> str:
     """The text of a path, or ValueError for one that no system has."""
-    if "\0" in (text := os.fspath(path)):
+    text = os.fspath(path)
+    if "\0" in text:
         raise ValueError(f"invalid path {text!r:.80}: it contains a NUL byte") from None
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError as error:
+        bad = text[error.start : error.end]
+        raise ValueError(f"invalid path {text!r:.80}: no file name can contain {bad!r:.20}") from None
     return text
 
 
@@ -416,8 +422,6 @@ def real_path(path: str | os.PathLike[str]) -> str:
 
 
 def _open_file(path: str) -> tuple[int, int]:
-    if "\0" in path:
-        check_path(path)
     try:
         # Without O_NONBLOCK, opening a pipe waits for a writer.
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -427,6 +431,9 @@ def _open_file(path: str) -> tuple[int, int]:
         raise PermissionError_("this file may not be read", path=path) from None
     except OSError as error:
         raise StoreError(f"cannot open ({error.strerror})", path=path) from None
+    except ValueError:
+        check_path(path)
+        raise
     return fd, _regular_size(fd, path)
 
 

@@ -145,14 +145,10 @@ def memory_folder(size_bytes: int) -> str | None:
 # ---- reading and writing -----------------------------------------------------------------------------------
 
 
-def _most_pieces() -> int:
-    try:
-        return max(16, os.sysconf("SC_IOV_MAX"))
-    except (ValueError, OSError):
-        return 16
-
-
-MOST_PIECES = _most_pieces()
+try:
+    MOST_PIECES = max(16, os.sysconf("SC_IOV_MAX"))
+except (ValueError, OSError):
+    MOST_PIECES = 16
 """How many pieces one call writes."""
 MOST_BYTES = 1 << 30
 """Most bytes of one call: macOS refuses 2 GiB and more, Linux transfers fewer."""
@@ -217,6 +213,19 @@ def will_read(fd: int, start: int, size_bytes: int) -> None:
         if os.preadv(fd, [bytearray(1)], start + size_bytes - 1, os.RWF_NOWAIT):
             return
     os.posix_fadvise(fd, start, size_bytes, os.POSIX_FADV_WILLNEED)
+
+
+_lseek = ctypes.PyDLL(None).lseek
+_lseek.restype, _START = ctypes.c_int64, ctypes.c_int64(0)
+
+
+def size_by_seeking(fd: int) -> int:
+    """The size of an open file, of which the position is moved to the end; -1 if it is unknown.
+
+    This keeps the interpreter lock: threads that wait for it would wake up for nothing at every look.
+    """
+    size: int = _lseek(fd, _START, os.SEEK_END)
+    return size
 
 
 # ---- mappings ----------------------------------------------------------------------------------------------

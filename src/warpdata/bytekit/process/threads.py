@@ -74,6 +74,19 @@ class ThreadPool:
         """Return the results of `call` for all tasks, in order; raises the first error."""
         return list(self._threads().map(call, tasks))
 
+    def share(self, call: Callable[[A], object], tasks: Sequence[A]) -> None:
+        """Run `call` for all tasks; the caller, which may be a thread of this pool, works too.
+
+        It takes the first task, and then those that no other thread has begun.
+        """
+        others = [(task, self.submit(call, task)) for task in tasks[1:]]
+        call(tasks[0])
+        for task, other in others:
+            if other.cancel():
+                call(task)
+            else:
+                other.result()
+
     def close(self, *, wait: bool = False) -> None:
         """Cancel what is queued; running calls finish."""
         threads = self._threads.reset()

@@ -660,6 +660,10 @@ def _is_castable(source: pa.DataType, target: pa.DataType) -> bool:
     source, target = (kind.value_type if _types.is_dictionary(kind) else kind for kind in (source, target))
     if source == target or _types.is_null(source):
         return True
+    if _types.is_timestamp(source) and _types.is_timestamp(
+        target
+    ):  # a time of day is no moment without its zone
+        return (source.tz is None) == (target.tz is None)
     if hasattr(source, "value_field") and hasattr(target, "value_field"):  # lists
         return _is_castable(source.value_type, target.value_type)
     if _types.is_struct(source) and _types.is_struct(target):

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.errors import CorruptLayoutError, MissingExtraError, TimeRangeError
-from warpdata.formats.episodedir.video import open_container
+from warpdata.formats.episodedir.video import open_container, settle_colours
 
 MAX_PIXELS = 1 << 28
 """A picture that claims more is refused before it is decoded."""
@@ -85,6 +85,7 @@ def _frame_at(container: Any, time_s: float, name: str) -> NDArray[np.uint8]:
             break
     if shown is None:
         raise TimeRangeError(f"no frame at {time_s} s", path=name)
+    settle_colours(shown)
     pixels: NDArray[np.uint8] = shown.to_ndarray(format="rgb24")
     return pixels
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 from warpdata import errors
 from warpdata.cli import arguments as cli
-from warpdata.cli.console import Exit, Output, counted
+from warpdata.cli.console import Exit, Output, count_text
 from warpdata.errors import FileFinding, WarpError
 
 if TYPE_CHECKING:
@@ -60,7 +60,9 @@ def run_check(
     return Output(
         report,
         lines,
-        footer=[f"{counted(report.episodes, 'episode')}, {counted(len(report.findings), 'finding')}{muted}"],
+        footer=[
+            f"{count_text(report.episodes, 'episode')}, {count_text(len(report.findings), 'finding')}{muted}"
+        ],
         style={"damaged[": "red", "warning[": "yellow", "info[": "dim"},
         code=Exit.DAMAGED if report.is_damaged else Exit.OK,
     )

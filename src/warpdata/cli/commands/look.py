@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict, Unpack
 
 from warpdata.cli import arguments as cli
-from warpdata.cli.console import Console, Exit, Output, as_json, counted, human_bytes, table
+from warpdata.cli.console import Console, Exit, Output, as_json, count_text, human_bytes, table
 from warpdata.errors import WarpError
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def _show(warp: cli.Warp, address: str) -> Output:
         for name in ("duration_s", "total_reward"):
             columns[name] = lambda row, name=name: "" if row[name] is None else f"{row[name]:.3f}"
         right = ("length", "duration_s", "total_reward")
-        footer = counted(len(rows), "episode")
+        footer = count_text(len(rows), "episode")
         if isinstance(thing, LocalDataset) and (unfinished := len(thing.unfinished_places)):
             footer += (
                 f", {unfinished} unfinished: see `warp list`, and `warp salvage` if its recorder is gone"
@@ -170,7 +170,7 @@ def run_list(warp: cli.Warp, address: str, *, where: str | None = None, raw: boo
             "flags": lambda row: " ".join(row["flags"]),
         },
         right=("duration", "size"),
-        footer=[f"{counted(len(chosen), 'episode')}, {len(rows) - len(chosen)} unfinished"],
+        footer=[f"{count_text(len(chosen), 'episode')}, {len(rows) - len(chosen)} unfinished"],
         fit=True,
         code=Exit.DAMAGED if any("damaged" in row["flags"] for row in rows) else Exit.OK,
     )
@@ -308,14 +308,12 @@ def _inspect_shard(source: Any, console: Console) -> Output:
     )
 
 
-def _steps_text(first: int, end: int) -> str:
-    return f"{first} to {end - 1}" if end > first else ""
-
-
 _CHUNK_COLUMNS: dict[str, Any] = {
     "chunk": "chunk_index",
     "file": "uri",
-    "steps": lambda chunk: _steps_text(*(chunk["timestep_range"] or (0, 0))),
+    "steps": lambda chunk: (
+        f"{steps[0]} to {steps[1] - 1}" if (steps := chunk["timestep_range"]) and steps[1] > steps[0] else ""
+    ),
     "length": "length",
     "sha256": lambda chunk: chunk["sha256"][:12],
 }

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, Unpack
 
 from warpdata.cli import arguments as cli
-from warpdata.cli.console import Console, Output, counted, cut, human_bytes, printable
+from warpdata.cli.console import Console, Output, count_text, cut, human_bytes, printable
 from warpdata.errors import TooLargeError
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def _show_rows(console: Console, rows: Sequence[dict[str, Any]], names: Sequence
         return cut(printable(shown[: 4 * longest]), longest)
 
     columns = {name: (lambda row, name=name: text(row, name)) for name in names}
-    return Output(rows, rows=rows, columns=columns, footer=[counted(len(rows), "row")])
+    return Output(rows, rows=rows, columns=columns, footer=[count_text(len(rows), "row")])
 
 
 def _share(text: str) -> str | tuple[int, int]:

@@ -242,7 +242,7 @@ class Hdf5File(ArrayFile):
                 raise TruncatedError(f"{path!r} has fewer rows than it states", path=self.name)
             if dtype != OBJECT:
                 return np.asarray(rows, dtype)
-            if load_h5py().check_vlen_dtype(dataset.dtype) is not None:
+            if load_h5py().check_string_dtype(dataset.dtype) is None:  # text is of varying length too
                 return as_objects(bytes(row) for row in rows)
         try:
             return as_objects(row.decode() if isinstance(row, bytes) else str(row) for row in rows)

@@ -66,6 +66,7 @@ _STEP_LISTS = ("is_first", "is_last", "step_type", "reward", "discount", "reward
 _ROLES: dict[str, Role] = {
     **dict.fromkeys(("reward", "rewards"), "reward"),
     "is_terminal": "terminated",
+    "truncated": "truncated",
     **dict.fromkeys(("is_first", "is_last", "discount", "discounts", "step_type"), "other"),
 }
 

@@ -41,7 +41,6 @@ SHARD_BYTES = 256 << 20
 _CLASS = "tensorflow_datasets.core.features."
 _FLAGS = ("is_first", "is_last", "is_terminal")
 _TASK = "task"
-_ENDS = ("terminated", "truncated")
 _PATHS = {
     "observation": ("observation/{}", "observation/{}"),
     "action": ("action", "action/{}"),
@@ -136,11 +135,11 @@ class RldsWriter(StepWriter):
             else:
                 lists[leaf.path] = _step_list(leaf, columns, steps, count)
         for name in columns.keys() - used:
-            if columns[name].meta.role not in _ENDS:
+            if columns[name].meta.role != "terminated":
                 fact = f"signal {name!r} of episode {episode.id!r} is not in the first episode"
                 hint = "Every episode of an RLDS set has the same features: choose them with Episodes.map."
                 raise SchemaMismatchError(fact, hint=hint)
-            rows.keep(name, decoded=False)
+            rows.keep(name, "is_terminal" if columns[name].meta.role == "terminated" else "", decoded=False)
         data = build_example(lists)
         if len(data) > MAX_RECORD_BYTES:
             fact = f"record of episode {episode.id!r} has {len(data)} bytes (limit {MAX_RECORD_BYTES})"
@@ -207,7 +206,7 @@ def _plan_features(rows: StepRows) -> list[_Feature]:
     features = [
         _Feature(_signal_leaf(f"{STEPS}/{path}", columns[name]), signal=name)
         for name, path in rows.place(_PATHS).items()
-        if columns[name].meta.role not in _ENDS and (name != _TASK or columns[name].meta.kind != "text")
+        if columns[name].meta.role != "terminated" and (name != _TASK or columns[name].meta.kind != "text")
     ]
     taken = {feature.leaf.path for feature in features}
     has_task = _TASK in columns or _TASK in episode.static
@@ -421,6 +420,8 @@ def _step_list(leaf: Leaf, columns: Mapping[str, StepColumn], steps: int, rows: 
         numbers[-1:] = 1
     else:
         ended = next((column for column in columns.values() if column.meta.role == "terminated"), None)
-        if ended is not None and steps:
-            numbers[-1] = bool(np.asarray(ended.rows(steps - 1, steps)).reshape(-1)[0])
+        if (
+            ended is not None and steps
+        ):  # with an observation after the last step, what a step led to is terminal
+            numbers[rows - steps :] = np.asarray(ended.rows(0, steps)).reshape(steps, -1)[:, 0] != 0
     return Values("ints", numbers=numbers)

@@ -191,6 +191,8 @@ class VideoDecoder:
             return []
         except self._library.FFmpegError as error:
             raise CorruptLayoutError(f"damaged video ({error})") from None
+        for picture in pictures:
+            settle_colours(picture)
         return [(int(picture.pts), VideoPicture(picture, self._shape)) for picture in pictures]
 
 
@@ -228,6 +230,12 @@ class VideoPicture:
             scale_array(pixels.reshape(shape.shape), view, out)
 
 
+def settle_colours(picture: VideoFrame) -> None:
+    """Treat a meaning of colours that the converter refuses as one that the video does not state."""
+    if picture.colorspace not in _COLORSPACES:
+        picture.colorspace = _UNSPECIFIED
+
+
 def planes_shape(shape: Sequence[int]) -> tuple[int, int]:
     """The shape of the planes of an image of a height and width with halved colours."""
     return -(-shape[0] // 2) * 3, -(-shape[1] // 2) * 2
@@ -243,6 +251,8 @@ def keep_picture(picture: Picture, planes: NDArray[np.uint8]) -> Picture:
     return VideoPicture(_copy_planes(picture.frame, Box(0, 0, height, width), planes), picture.shape)
 
 
+_UNSPECIFIED, _COLORSPACES = 2, (0, 1, 2, 4, 5, 6, 7, 9)
+"""Meanings of colours that swscale knows."""
 _HALVED = ("yuv420p", "yuvj420p")
 """Formats with planes of which the second and third have half the resolution."""
 

@@ -166,13 +166,6 @@ def unpack_footer(data: Buffer, where: str = "") -> tuple[SignatureFooter, int]:
     return SignatureFooter(name, bytes(view[4 : 4 + length])), total
 
 
-def pack_segment(header: Row, stored: Buffer, footer: SignatureFooter | None = None) -> bytes:
-    """Header, payload, footer and the zero bytes up to the next boundary."""
-    tail = b"" if footer is None else pack_footer(footer)
-    size = header.payload_length + len(tail)
-    return b"".join((pack_header(header), byte_view(stored), tail, padding_to(size, layout.ALIGNMENT)))
-
-
 def checked_payload(header: Row, stored: Buffer, where: str = "", *, runtime: bool = False) -> memoryview:
     """The raw payload of stored bytes, or ChecksumError if it does not have the hash of its header."""
     if header.flags & Flag.ENCRYPTED:
@@ -207,14 +200,6 @@ def segment_end(reader: RangeReader, offset: int, header: Row) -> int:
         raise TruncatedError("a signature footer is cut off", path=reader.name)
     head = layout.FOOTER_HEAD.unpack_from(reader.read(end, end + layout.FOOTER_HEAD.size))
     return int(end + layout.FOOTER_FIXED_BYTES + head.sig_length)
-
-
-def read_footer(reader: RangeReader, offset: int, header: Row) -> SignatureFooter | None:
-    """The signature of a segment, or None if it has none."""
-    if not header.flags & Flag.SIGNED:
-        return None
-    start = offset + layout.HEADER_BYTES + header.payload_length
-    return unpack_footer(reader.read(start, segment_end(reader, offset, header)), reader.name)[0]
 
 
 Ids = NDArray[np.uint64]

@@ -153,23 +153,18 @@ def _value_stream(adjacency: Adjacency, absolute_interval: int = 0) -> tuple[NDA
     values[list_at] = sizes
     owner = np.repeat(np.arange(len(sizes)), sizes)
     inside = np.arange(len(adjacency.neighbors)) - np.repeat(adjacency.starts, sizes)
-    values[list_at[owner] + 1 + inside] = _list_deltas(adjacency, absolute_interval)
-    return values, node_starts
-
-
-def _list_deltas(adjacency: Adjacency, absolute_interval: int) -> NDArray[np.uint64]:
     neighbors = adjacency.neighbors
     deltas = neighbors.copy()
     deltas[1:] -= neighbors[:-1]
-    firsts = adjacency.starts[adjacency.sizes > 0]
+    firsts = adjacency.starts[sizes > 0]
     deltas[firsts] = neighbors[firsts]
     if (deltas < 0).any():
         raise ValueError("neighbour lists must ascend")
     if absolute_interval:
-        node = np.repeat(np.arange(adjacency.node_count), adjacency.layer_counts)
-        plain = np.repeat(node % absolute_interval == 0, adjacency.sizes)
+        plain = np.repeat(list_node % absolute_interval == 0, sizes)
         deltas[plain] = neighbors[plain]
-    return deltas.astype(np.uint64)
+    values[list_at[owner] + 1 + inside] = deltas.astype(np.uint64)
+    return values, node_starts
 
 
 def decode_graph(payload: Buffer, where: str = "") -> GraphPayload:
@@ -177,8 +172,19 @@ def decode_graph(payload: Buffer, where: str = "") -> GraphPayload:
     view = byte_view(payload)
     header = unpack_index_header(view, where)
     trailer, body_end = _decode_trailer(view, where)
-    interval, offsets, data_start = _restart_table(view, body_end, header.node_count, where)
-    data = view[data_start:body_end]
+    start = layout.ALIGNMENT + layout.RESTART_HEAD.size
+    if body_end < start:
+        raise TruncatedError("an INDEX payload has no restart table", path=where or None)
+    interval, count = layout.RESTART_HEAD.unpack_from(view, layout.ALIGNMENT)
+    end = start + 4 * count
+    if end > body_end or header.node_count > body_end:
+        raise LimitExceededError("an INDEX payload announces more than it holds", path=where or None)
+    if count != (-(-header.node_count // interval) if interval else 0) or (
+        header.node_count and not interval
+    ):
+        raise CorruptLayoutError("restart points do not cover the nodes", path=where or None)
+    offsets = np.frombuffer(view[start:end], "<u4").astype(np.int64)
+    data = view[align_up(end, layout.ALIGNMENT) : body_end]
     adjacency, used = _decode_adjacency(data, header.node_count, interval, offsets, trailer is not None)
     hints = data[align_up(used, layout.ALIGNMENT) :]  # of what to read ahead: nothing here needs them
     if trailer is None and hints.nbytes >= layout.COUNT_U32.size:
@@ -186,20 +192,6 @@ def decode_graph(payload: Buffer, where: str = "") -> GraphPayload:
         if layout.COUNT_U32.size + count * layout.PREFETCH_HINT.size > hints.nbytes:
             raise CorruptLayoutError("prefetch hints of an INDEX segment are cut off")
     return GraphPayload(header, adjacency, trailer)
-
-
-def _restart_table(view: memoryview, end: int, node_count: int, where: str) -> tuple[int, Ints, int]:
-    if end < layout.ALIGNMENT + layout.RESTART_HEAD.size:
-        raise TruncatedError("an INDEX payload has no restart table", path=where or None)
-    interval, count = layout.RESTART_HEAD.unpack_from(view, layout.ALIGNMENT)
-    start = layout.ALIGNMENT + layout.RESTART_HEAD.size
-    if start + 4 * count > end or node_count > end:
-        raise LimitExceededError("an INDEX payload announces more than it holds", path=where or None)
-    wanted = -(-node_count // interval) if interval else 0
-    if count != wanted or (node_count and not interval):
-        raise CorruptLayoutError("restart points do not cover the nodes", path=where or None)
-    offsets = np.frombuffer(view[start : start + 4 * count], "<u4").astype(np.int64)
-    return interval, offsets, align_up(start + 4 * count, layout.ALIGNMENT)
 
 
 def _decode_adjacency(

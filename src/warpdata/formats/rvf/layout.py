@@ -88,6 +88,7 @@ class SegmentType(IntEnum):
     POLICY_KERNEL = 0x31
     COST_CURVE = 0x32
     IDS = 0xF0
+    LOG = 0xF1
 
 
 def segment_name(number: int) -> str:
@@ -259,6 +260,17 @@ PACKED_JOURNAL_HEADER = Record("<IIQ", "entry_count journal_epoch prev_journal_s
 JOURNAL_ENTRY_HEAD = Record("<BBH", "entry_type zero length")
 DELETE_VECTOR, DELETE_RANGE, UPDATE_METADATA = 1, 2, 3
 ID_PAIR = struct.Struct("<QQ")
+
+LOG_HEAD = Record("<8sIIQ16s", "magic epoch piece_count live_count previous_hash")
+LOG_PIECE = Record("<BBHII", "seg_type tier zero block_count payload_length")
+LOG_MAGIC = b"RVFLOG1\0"
+LOG_END = b"RVF-DONE"
+"""It has no zero: a sector of zeros at the end of a LOG segment was never written."""
+LOG_TYPES = (SegmentType.VEC, SegmentType.JOURNAL, SegmentType.META)
+LOGGED_BYTES = 16 << 10
+"""A commit of more payload is written as segments with a manifest."""
+LOG_BYTES, LOG_COMMITS = 256 << 10, 256
+"""So many bytes or commits of log follow a manifest at most."""
 
 META_HEADER = Record(
     "<8sHHQQIII", "magic version flags generation base_generation schema_count file_meta_count record_count"

@@ -82,21 +82,51 @@ class BinaryQuant:
 
 @dataclass(frozen=True, slots=True)
 class ProductQuant:
-    """One byte per group of dimensions: the nearest of up to 256 centroids of that group."""
+    """One byte per group of dimensions: the nearest of up to 256 centroids of that group.
+
+    With coarse centroids a code begins with the u16 of one, and the rest stands for what remains.
+    """
 
     dim: int
     codebook: Floats
     """(M, K, sub_dim); M * sub_dim may exceed dim, the rest is zero."""
+    coarse: Floats | None = None
     tier: int = layout.TIER_COLD
-    kind = "pq"
+
+    @property
+    def kind(self) -> str:
+        """How the quantisation is called."""
+        return "pq" if self.coarse is None else "residual_pq"
 
     @property
     def code_bytes(self) -> int:
         """Bytes of a code."""
-        return int(self.codebook.shape[0])
+        return int(self.codebook.shape[0]) + (0 if self.coarse is None else 2)
 
     def encode(self, vectors: Floats) -> Codes:
-        """The code of each vector."""
+        """The code of each vector: of the nearest coarse centroids the one whose code comes closest."""
+        if self.coarse is None:
+            return self._product_codes(vectors)
+        out = np.empty((len(vectors), self.code_bytes), np.uint8)
+        centre = self.coarse.mean(axis=0)  # far from the origin the products would lose their digits
+        moved = self.coarse - centre
+        norms = np.einsum("ij,ij->i", moved, moved)
+        tried = min(_COARSE_TRIED, len(moved))
+        for start in range(0, len(vectors), _CHUNK_ROWS):
+            piece = vectors[start : start + _CHUNK_ROWS]
+            best = np.full(len(piece), np.inf, np.float32)
+            scores = norms - 2 * ((piece - centre) @ moved.T)
+            near = np.argpartition(scores, tried - 1, axis=1)[:, :tried]
+            for centroid in near.T:
+                head = centroid.astype("<u2").view(np.uint8).reshape(-1, 2)
+                codes = np.concatenate([head, self._product_codes(piece - self.coarse[centroid])], axis=1)
+                miss = self.decode(codes) - piece
+                away = np.einsum("ij,ij->i", miss, miss)
+                closer = np.flatnonzero(away < best)
+                out[start + closer], best[closer] = codes[closer], away[closer]
+        return out
+
+    def _product_codes(self, vectors: Floats) -> Codes:
         parts, _, sub_dim = self.codebook.shape
         wide = widen(vectors, parts)
         codes = np.empty((len(vectors), parts), np.uint8)
@@ -113,62 +143,21 @@ class ProductQuant:
         """The vectors that codes stand for."""
         _check_codes(self, codes)
         parts, k, sub_dim = self.codebook.shape
-        if codes.size and codes.max() >= k:
+        if codes.size and codes[:, -parts:].max() >= k:
             raise CorruptLayoutError("a code names a centroid that does not exist")
         out = np.empty((len(codes), parts, sub_dim), np.float32)
         for part in range(parts):
-            out[:, part] = self.codebook[part][codes[:, part]]
-        return out.reshape(len(codes), parts * sub_dim)[:, : self.dim]
-
-
-@dataclass(frozen=True, slots=True)
-class ResidualQuant:
-    """A coarse centroid, and a product code of what remains. The code begins with the centroid's u16."""
-
-    dim: int
-    coarse: Floats
-    codebook: Floats
-    tier: int = layout.TIER_COLD
-    kind = "residual_pq"
-
-    @property
-    def code_bytes(self) -> int:
-        """Bytes of a code."""
-        return 2 + int(self.codebook.shape[0])
-
-    def encode(self, vectors: Floats) -> Codes:
-        """The code of each vector: of the nearest coarse centroids the one whose code comes closest."""
-        out = np.empty((len(vectors), self.code_bytes), np.uint8)
-        product = ProductQuant(self.dim, self.codebook)
-        centre = self.coarse.mean(axis=0)  # far from the origin the products would lose their digits
-        moved = self.coarse - centre
-        norms = np.einsum("ij,ij->i", moved, moved)
-        tried = min(_COARSE_TRIED, len(moved))
-        for start in range(0, len(vectors), _CHUNK_ROWS):
-            piece = vectors[start : start + _CHUNK_ROWS]
-            best = np.full(len(piece), np.inf, np.float32)
-            scores = norms - 2 * ((piece - centre) @ moved.T)
-            near = np.argpartition(scores, tried - 1, axis=1)[:, :tried]
-            for centroid in near.T:
-                head = centroid.astype("<u2").view(np.uint8).reshape(-1, 2)
-                codes = np.concatenate([head, product.encode(piece - self.coarse[centroid])], axis=1)
-                miss = self.decode(codes) - piece
-                away = np.einsum("ij,ij->i", miss, miss)
-                closer = np.flatnonzero(away < best)
-                out[start + closer], best[closer] = codes[closer], away[closer]
-        return out
-
-    def decode(self, codes: NDArray[Any]) -> Floats:
-        """The vectors that codes stand for."""
-        _check_codes(self, codes)
+            out[:, part] = self.codebook[part][codes[:, part - parts]]
+        rest = out.reshape(len(codes), parts * sub_dim)[:, : self.dim]
+        if self.coarse is None:
+            return rest
         chosen = np.ascontiguousarray(codes[:, :2]).view("<u2")[:, 0]
         if chosen.size and chosen.max() >= len(self.coarse):
             raise CorruptLayoutError("a code names a coarse centroid that does not exist")
-        rest = ProductQuant(self.dim, self.codebook).decode(codes[:, 2:])
         return np.asarray(self.coarse[chosen] + rest, np.float32)
 
 
-Quantiser = ScalarQuant | BinaryQuant | ProductQuant | ResidualQuant
+Quantiser = ScalarQuant | BinaryQuant | ProductQuant
 
 
 def _check_codes(quant: Quantiser, codes: NDArray[Any]) -> None:
@@ -186,16 +175,15 @@ def widen(vectors: Floats, parts: int) -> Floats:
 def encode_quant(quant: Quantiser) -> bytes:
     """A QUANT payload."""
     head = layout.QUANT_HEADER.pack(layout.QUANT_KINDS[quant.kind], quant.tier, quant.dim)
+    shape = b""
     if isinstance(quant, ScalarQuant):
         body = [quant.low, quant.high]
     elif isinstance(quant, BinaryQuant):
         body = [quant.threshold]
+    elif quant.coarse is None:
+        body, shape = [quant.codebook], layout.PQ_SHAPE.pack(*quant.codebook.shape)
     else:
-        body = [quant.codebook] if isinstance(quant, ProductQuant) else [quant.coarse, quant.codebook]
-    shape = b""
-    if isinstance(quant, ProductQuant):
-        shape = layout.PQ_SHAPE.pack(*quant.codebook.shape)
-    elif isinstance(quant, ResidualQuant):
+        body = [quant.coarse, quant.codebook]
         shape = layout.RESIDUAL_SHAPE.pack(len(quant.coarse), *quant.codebook.shape)
     numbers = b"".join(array.astype("<f4").tobytes() for array in body)
     out = head.ljust(layout.ALIGNMENT, b"\0") + shape + numbers
@@ -228,9 +216,7 @@ def decode_quant(payload: Buffer, where: str = "") -> Quantiser:
         raise CorruptLayoutError(fact, path=where or None)
     coarse = _floats(body, form.size, (0 if kind == "pq" else shape.k_coarse) * dim, where)
     book = _floats(body, form.size + coarse.nbytes, m * k * sub_dim, where).reshape(m, k, sub_dim)
-    if kind == "pq":
-        return ProductQuant(dim, book, tier)
-    return ResidualQuant(dim, coarse.reshape(shape.k_coarse, dim), book, tier)
+    return ProductQuant(dim, book, None if kind == "pq" else coarse.reshape(shape.k_coarse, dim), tier)
 
 
 def _floats(body: memoryview, start: int, count: int, where: str) -> Floats:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from warpdata.bytekit.arrays import align_up
-from warpdata.bytekit.io.ranges import retry_damaged
+from warpdata.bytekit.io.ranges import FarRangeReader, retry_damaged
 from warpdata.errors import (
     BadMagicError,
     ChecksumError,
@@ -18,15 +18,16 @@ from warpdata.errors import (
     TruncatedError,
 )
 from warpdata.formats.rvf import container, layout
-from warpdata.formats.rvf.container import Root, Tlv, first_value
+from warpdata.formats.rvf.container import NO_IDENTITY, Root, Tlv, first_value
 from warpdata.formats.rvf.layout import Flag, Row, SegmentType, Tag
+from warpdata.formats.rvf.meta import decode_log
 from warpdata.formats.rvf.runtime import RuntimeManifest, decode_runtime_manifest
 
 if TYPE_CHECKING:
-    from warpdata.bytekit.io.ranges import Range, RangeReader
+    from warpdata.bytekit.io.ranges import RangeReader
 
 _MANIFEST_FLAGS = Flag.SNAPSHOT | Flag.CHECKPOINT | Flag.SEALED
-_TORN_SECTOR_BYTES = 512
+_SECTOR_BYTES, _PAGE_BYTES = 512, 4096
 _FIRST_CHUNK_BYTES = 64 << 10
 _MAX_CHUNK_BYTES = 8 << 20
 _NEAR_MAGIC_BITS = 2
@@ -36,7 +37,7 @@ _TYPE_OFFSET = 5
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A committed state of a file: one manifest with those it is linked to. It never changes."""
+    """A committed state of a file: one manifest with those it is linked to, and the log behind it. It never changes."""
 
     dialect: str
     """`wire`, or `runtime` for files of shipped programs."""
@@ -46,7 +47,7 @@ class Snapshot:
     manifest_id: int
     manifest_hash: bytes
     end: int
-    """Where the manifest ends: everything behind it is uncommitted."""
+    """Where the manifest or the last commit of its log ends: everything behind it is uncommitted."""
     root: Root | None = None
     records: tuple[Tlv, ...] = ()
     """The Level-1 records of the checkpoint."""
@@ -56,11 +57,22 @@ class Snapshot:
     runtime: RuntimeManifest | None = field(default=None, repr=False)
     newest_records: tuple[Tlv, ...] = ()
     """The Level-1 records of the newest manifest, where it is not the checkpoint itself."""
+    logged: Mapping[int, memoryview] = field(default_factory=dict, repr=False, compare=False)
+    """The payloads of the segments that the log holds, by their ids."""
+    log_head: Row | None = field(default=None, repr=False)
+    """The head of the last commit of the log."""
+    log_hash: bytes = b""
+    log_commits: int = 0
 
     @property
     def is_checkpoint(self) -> bool:
-        """Whether the newest manifest carries the root itself."""
+        """Whether this state ends with a root: no log follows it, and no smaller manifest."""
         return self.checkpoint_end == self.end
+
+    @property
+    def hash(self) -> bytes:
+        """The content hash of what was committed last."""
+        return self.log_hash or self.manifest_hash
 
     @property
     def next_segment_id(self) -> int:
@@ -74,13 +86,22 @@ class Snapshot:
             raise LimitExceededError(f"the epochs of this file have reached {layout.MAX_EPOCH}")
         return self.epoch + 1
 
+    def is_same(self, other: Snapshot) -> bool:
+        """Whether this is the same state of the same store; a log may have been folded since."""
+        if (self.hash, self.end) == (other.hash, other.end):
+            return True
+        ours, theirs = (NO_IDENTITY if s.root is None else s.root.identity for s in (self, other))
+        return self.epoch == other.epoch and ours == theirs and any(ours.file_id)
+
     def record(self, tag: int) -> bytes | None:
         """The value of a Level-1 record."""
         return first_value(self.records, tag)
 
     @property
     def live_count(self) -> int:
-        """How many vectors are not deleted, by the newest manifest."""
+        """How many vectors are not deleted, by what was committed last."""
+        if self.log_head is not None:
+            return int(self.log_head.live_count)
         value = first_value(self.newest_records, Tag.DIMENSION_CATALOG)
         start = layout.DIMENSION_HEAD.size
         if value is not None and len(value) >= start + layout.DIMENSION_ENTRY.size:
@@ -90,6 +111,11 @@ class Snapshot:
     def of_type(self, seg_type: int) -> list[Row]:
         """The segments of one type, in the order they were written."""
         return [entry for entry in self.segments if entry.seg_type == seg_type]
+
+    def read(self, reader: RangeReader, entry: Row) -> memoryview:
+        """The checked payload of a segment of this state."""
+        payload = self.logged.get(entry.segment_id)
+        return read_segment(reader, entry, runtime=self.dialect == "runtime") if payload is None else payload
 
 
 class _NotOurs(Exception):
@@ -106,15 +132,30 @@ def open_snapshot(reader: RangeReader) -> Snapshot:
 
 
 def _newest_snapshot(reader: RangeReader) -> Snapshot:
+    """The root at the end, or else manifests from the end backward, until one is whole and belongs to this file."""
     if reader.size < layout.HEADER_BYTES:
         raise TruncatedError("a vector file has at least one segment", path=reader.name)
     snapshot = _by_root(reader)
-    return _by_scan(_TailReader(reader)) if snapshot is None else snapshot
+    if snapshot is not None:
+        return snapshot
+    tail = FarRangeReader(reader)  # many small commits are followed without a read for each
+    for offset in _manifest_candidates(tail):
+        try:
+            snapshot = _load_manifest(tail, offset)
+        except (_NotOurs, _Torn):
+            continue
+        for state in _follow_log(tail, snapshot):
+            snapshot = state
+        _check_tail(tail, snapshot)
+        return snapshot
+    raise CorruptLayoutError("no committed manifest in this file", path=reader.name)
 
 
 def earlier_snapshots(reader: RangeReader, newest: Snapshot) -> Iterator[Snapshot]:
     """The states before this one that the file still holds, newest first; each link repeats a hash."""
     state = newest
+    if newest.log_commits:
+        yield from _states_since(reader, _load_manifest(reader, newest.manifest_offset), newest.epoch)
     while True:
         value = first_value(state.newest_records or state.records, Tag.OVERLAY_CHAIN)
         if value is None:
@@ -130,8 +171,14 @@ def earlier_snapshots(reader: RangeReader, newest: Snapshot) -> Iterator[Snapsho
             raise CorruptLayoutError("a manifest of the chain is damaged", path=reader.name) from error
         if (before.manifest_id, before.manifest_hash) != (chain.prev_manifest_id, chain.checkpoint_hash):
             raise CorruptLayoutError("a manifest of the chain was exchanged", path=reader.name)
-        yield before
+        yield from _states_since(reader, before, state.epoch)
         state = before
+
+
+def _states_since(reader: RangeReader, manifest: Snapshot, epoch: int) -> Iterator[Snapshot]:
+    """The states of a manifest and of the log behind it that came before an epoch, newest first."""
+    states = [manifest, *_follow_log(reader, manifest)]
+    return reversed([state for state in states if state.epoch < epoch])
 
 
 def _by_root(reader: RangeReader) -> Snapshot | None:
@@ -151,21 +198,11 @@ def _by_root(reader: RangeReader) -> Snapshot | None:
     whole = offset + layout.HEADER_BYTES + align_up(root.l1_manifest_length, layout.ALIGNMENT)
     end = reader.size if whole + layout.ROOT_BYTES == reader.size else None
     try:
-        return _load_manifest(reader, offset, end)
+        snapshot = _load_manifest(reader, offset, end)
     except (_NotOurs, _Torn, BadMagicError) as error:
         raise CorruptLayoutError("the manifest before the root is damaged", path=reader.name) from error
-
-
-def _by_scan(reader: RangeReader) -> Snapshot:
-    """The slow path: manifests from the end backward, until one is whole and belongs to this file."""
-    for offset in _manifest_candidates(reader):
-        try:
-            snapshot = _load_manifest(reader, offset)
-        except (_NotOurs, _Torn):
-            continue
-        _check_tail(reader, snapshot)
-        return snapshot
-    raise CorruptLayoutError("no committed manifest in this file", path=reader.name)
+    # The last bytes of a log may be a copy of a root: only one that ends here counts.
+    return snapshot if snapshot.end == reader.size else None
 
 
 def _load_manifest(reader: RangeReader, offset: int, end: int | None = None) -> Snapshot:
@@ -196,7 +233,7 @@ def _manifest_payload(
     payload = first[layout.HEADER_BYTES :] if end == likely_end else reader.read(start, end)
     runtime = header.checksum_algo == layout.CHECKSUM_IDS["crc32c"]
     if not container.hash_matches(header, payload, runtime=runtime):
-        if not any(payload[-_TORN_SECTOR_BYTES:]):
+        if _is_unwritten(payload, start):
             raise _Torn
         raise ChecksumError(f"manifest {header.segment_id} does not match its hash", path=reader.name)
     if not runtime and align_up(end, layout.ALIGNMENT) > reader.size:
@@ -344,29 +381,6 @@ def directory_entry(header: Row, offset: int, block_count: int = 0, tier: int = 
 # -- the end of the file ---------------------------------------------------------------------------------
 
 
-class _TailReader:
-    """A reader whose last bytes were read once: many small commits are followed without a read for each."""
-
-    def __init__(self, inner: RangeReader) -> None:
-        self._inner = inner
-        self.name, self.size = inner.name, inner.size
-        self._start = max(0, self.size - _FIRST_CHUNK_BYTES)
-        self._tail = inner.read(self._start, self.size)
-
-    def read(self, start: int, end: int) -> memoryview:
-        """Exactly the bytes [start, end)."""
-        if self._start <= start <= end <= self.size:
-            return self._tail[start - self._start : end - self._start]
-        return self._inner.read(start, end)
-
-    def read_many(self, ranges: Sequence[Range]) -> list[memoryview]:
-        """Exactly the bytes of each range."""
-        return [self.read(start, end) for start, end in ranges]
-
-    def close(self) -> None:
-        """The reader inside belongs to the caller."""
-
-
 def _manifest_candidates(reader: RangeReader) -> Iterator[int]:
     """Offsets that may begin a manifest segment, from the end of the file backward."""
     end = reader.size
@@ -385,8 +399,64 @@ def _manifest_candidates(reader: RangeReader) -> Iterator[int]:
         chunk = min(2 * chunk, _MAX_CHUNK_BYTES)
 
 
+def _follow_log(reader: RangeReader, snapshot: Snapshot) -> Iterator[Snapshot]:
+    """The state after each commit of the log behind a manifest; a torn last one was never committed."""
+    while snapshot.dialect == "wire" and snapshot.end + layout.HEADER_BYTES <= reader.size:
+        start = snapshot.end + layout.HEADER_BYTES
+        data = reader.read(snapshot.end, start)
+        if data[:4] != layout.SEGMENT_MAGIC or data[_TYPE_OFFSET] != SegmentType.LOG:
+            return
+        header = container.unpack_header(data, reader.name)
+        if header.flags:
+            raise CorruptLayoutError("a LOG segment has flags it cannot have", path=reader.name)
+        payload = reader.read(start, min(start + header.payload_length, reader.size))
+        if not container.hash_matches(header, payload):
+            if _is_length_damaged(reader, start, header):
+                raise CorruptLayoutError("the length of a LOG segment is damaged", path=reader.name)
+            if payload.nbytes < header.payload_length or _is_unwritten(payload, start):
+                return
+            raise ChecksumError(f"LOG segment {header.segment_id} does not match its hash", path=reader.name)
+        if _manifest_end(snapshot.end, header) > reader.size:
+            return
+        snapshot = commit_logged(snapshot, header, snapshot.end, payload, reader.name)
+        yield snapshot
+
+
+def commit_logged(
+    snapshot: Snapshot, header: Row, offset: int, payload: memoryview, where: str = ""
+) -> Snapshot:
+    """The state once a commit was appended to the log of this one."""
+    head, pieces = decode_log(payload, where)
+    is_next = head.epoch == snapshot.next_epoch and head.previous_hash == snapshot.hash
+    if not is_next or header.segment_id < snapshot.next_segment_id:
+        raise CorruptLayoutError("a LOG segment does not follow what is before it", path=where or None)
+    entries, logged = list(snapshot.segments), dict(snapshot.logged)
+    for number, (piece, data) in enumerate(pieces, header.segment_id + 1):
+        about = (number, piece.seg_type, piece.tier, 0, 0, offset, data.nbytes, 0, 0, 0, piece.block_count)
+        entries.append(layout.DIRECTORY_ENTRY(*about, container.UNSET_HASH))
+        logged[number] = data
+    return replace(
+        snapshot,
+        epoch=head.epoch,
+        segments=tuple(entries),
+        end=_manifest_end(offset, header),
+        logged=logged,
+        log_head=head,
+        log_hash=header.content_hash,
+        log_commits=snapshot.log_commits + 1,
+    )
+
+
+def _is_unwritten(stored: memoryview, start: int) -> bool:
+    """Whether a sector at the end or a page inside never reached the disk: the bytes are still zero."""
+    end = start + stored.nbytes
+    last = stored[max(0, (end - 1) // _SECTOR_BYTES * _SECTOR_BYTES - start) :]
+    pages = range(align_up(start, _PAGE_BYTES) - start, stored.nbytes - _PAGE_BYTES + 1, _PAGE_BYTES)
+    return not any(last) or any(not any(stored[at : at + _PAGE_BYTES]) for at in pages)
+
+
 def _check_tail(reader: RangeReader, snapshot: Snapshot) -> None:
-    """Bytes behind the newest manifest are a torn write or rubbish; a damaged newer manifest is an error."""
+    """Bytes behind what was committed are a torn write or rubbish; a damaged newer commit is an error."""
     alignment = 1 if snapshot.dialect == "runtime" else layout.ALIGNMENT
     position = align_up(snapshot.end, alignment)
     while position + layout.HEADER_BYTES <= reader.size:
@@ -401,32 +471,34 @@ def _check_tail(reader: RangeReader, snapshot: Snapshot) -> None:
         try:
             header = container.unpack_header(data, reader.name)
         except FormatError:
-            if (data[_TYPE_OFFSET] ^ SegmentType.MANIFEST).bit_count() <= 1:
-                raise CorruptLayoutError(
-                    "the header of a newer manifest is damaged", path=reader.name
-                ) from None
+            commits = (SegmentType.MANIFEST, SegmentType.LOG)
+            if any((data[_TYPE_OFFSET] ^ kind).bit_count() <= 1 for kind in commits):
+                fact = "the header of a newer manifest or commit is damaged"
+                raise CorruptLayoutError(fact, path=reader.name) from None
             return
-        end = position + layout.HEADER_BYTES + header.payload_length
+        start = position + layout.HEADER_BYTES
+        end = start + header.payload_length
         if end > reader.size:
             return
-        _refuse_disguised(reader, position + layout.HEADER_BYTES, header)
+        is_torn = header.seg_type == SegmentType.LOG and position == snapshot.end
+        if not is_torn and header.seg_type != SegmentType.MANIFEST:
+            _refuse_commit(reader, start, header)
         position = align_up(end, alignment)
 
 
-def _refuse_disguised(reader: RangeReader, start: int, header: Row) -> None:
-    """A manifest whose type was damaged looks like an uncommitted segment; its payload shows the difference."""
-    if header.seg_type == SegmentType.MANIFEST:
-        return
-    payload = reader.read(start, start + header.payload_length)
-    disguised = payload[: len(_CHAIN_PREFIX)] == _CHAIN_PREFIX
+def _refuse_commit(reader: RangeReader, start: int, header: Row) -> None:
+    """A commit behind a damaged one, or whose type was damaged, looks uncommitted; its payload shows the difference."""
+    end = start + header.payload_length
+    first = bytes(reader.read(start, min(end, start + len(_CHAIN_PREFIX))))
+    is_commit = first == _CHAIN_PREFIX or first.startswith(layout.LOG_MAGIC)
     if header.checksum_algo == layout.CHECKSUM_IDS["crc32c"]:
         try:
-            listed = decode_runtime_manifest(payload).segments
+            listed = decode_runtime_manifest(reader.read(start, end)).segments
         except FormatError:
             listed = ()
-        disguised = bool(listed) and listed[0].offset == 0
-    if disguised:
-        raise CorruptLayoutError("a newer manifest is marked as another segment", path=reader.name)
+        is_commit = bool(listed) and listed[0].offset == 0
+    if is_commit:
+        raise CorruptLayoutError("a newer commit is damaged or marked as another segment", path=reader.name)
 
 
 def _is_length_damaged(reader: RangeReader, start: int, header: Row) -> bool:

@@ -20,7 +20,7 @@ from warpdata.errors import (
     CorruptLayoutError,
     MissingExtraError,
     TruncatedError,
-    nearest,
+    require_word,
 )
 from warpdata.formats.rvf import container, layout
 from warpdata.formats.rvf.container import Root, SignatureFooter, root_message
@@ -86,7 +86,7 @@ class SigningKey:
     @classmethod
     def generate(cls, algorithm: str = "ed25519") -> SigningKey:
         """A new key of one of the three algorithms."""
-        _check_algorithm(algorithm)
+        require_word("the signature algorithm", algorithm, ALGORITHMS)
         if algorithm == "slh-dsa-128s":
             public, private = _slh().keygen()
             return cls(algorithm, bytes(private), PublicKey(algorithm, bytes(public)))
@@ -95,7 +95,7 @@ class SigningKey:
     @classmethod
     def from_private(cls, algorithm: str, private: bytes) -> SigningKey:
         """The key with these private bytes."""
-        _check_algorithm(algorithm)
+        require_word("the signature algorithm", algorithm, ALGORITHMS)
         if algorithm == "slh-dsa-128s":
             return cls(algorithm, private, PublicKey(algorithm, private[32:]))
         public = _private(algorithm, private).public_key().public_bytes_raw()
@@ -137,7 +137,7 @@ def load_public(path: str | os.PathLike[str]) -> PublicKey:
     body = _key_file(path)
     try:
         algorithm, data = str(body["algorithm"]), bytes.fromhex(body["public"])
-        _check_algorithm(algorithm)
+        require_word("the signature algorithm", algorithm, ALGORITHMS)
     except (KeyError, ValueError, TypeError) as error:
         raise CorruptLayoutError(f"not a public key ({error})", path=path) from None
     return PublicKey(algorithm, data)
@@ -168,16 +168,22 @@ def is_valid(key: PublicKey, message: bytes, footer: SignatureFooter) -> bool:
     if footer.algorithm != key.algorithm:
         return False
     if key.algorithm == "slh-dsa-128s":
-        return _slh_is_valid(key.data, message, footer.signature)
-    return _is_valid(key, message, footer.signature)
-
-
-def _check_algorithm(algorithm: str) -> None:
-    if algorithm not in layout.SIGNATURE_IDS:
-        raise ValueError(
-            f"unknown signature algorithm {algorithm!r}; use one of {', '.join(ALGORITHMS)}."
-            f"{nearest(str(algorithm), ALGORITHMS)}"
-        )
+        try:
+            _slh().verify(key.data, message, footer.signature)
+        except ValueError:
+            return False
+        return True
+    try:
+        from cryptography.exceptions import InvalidSignature
+        from cryptography.hazmat.primitives.asymmetric import ed25519, mldsa
+    except ImportError:
+        raise MissingExtraError.for_extra("cryptography", "crypto") from None
+    library = ed25519.Ed25519PublicKey if key.algorithm == "ed25519" else mldsa.MLDSA65PublicKey
+    try:
+        library.from_public_bytes(key.data).verify(footer.signature, message)
+    except (InvalidSignature, ValueError):
+        return False
+    return True
 
 
 def _key_file(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -198,34 +204,9 @@ def _private(algorithm: str, private: bytes) -> Any:
     return mldsa.MLDSA65PrivateKey.from_seed_bytes(private)
 
 
-def _is_valid(key: PublicKey, message: bytes, signature: bytes) -> bool:
-    try:
-        from cryptography.exceptions import InvalidSignature
-        from cryptography.hazmat.primitives.asymmetric import ed25519, mldsa
-    except ImportError:
-        raise MissingExtraError.for_extra("cryptography", "crypto") from None
-    try:
-        if key.algorithm == "ed25519":
-            ed25519.Ed25519PublicKey.from_public_bytes(key.data).verify(signature, message)
-        else:
-            mldsa.MLDSA65PublicKey.from_public_bytes(key.data).verify(signature, message)
-    except (InvalidSignature, ValueError):
-        return False
-    return True
-
-
 def _slh() -> Any:
     try:
         from pqcrypto.sign import slh_dsa_sha2_128s
     except ImportError:
         raise MissingExtraError.for_extra("pqcrypto", "crypto") from None
     return slh_dsa_sha2_128s
-
-
-def _slh_is_valid(public: bytes, message: bytes, signature: bytes) -> bool:
-    library = _slh()
-    try:
-        library.verify(public, message, signature)
-    except ValueError:
-        return False
-    return True

@@ -14,11 +14,10 @@ from warpdata.errors import FileFinding, FormatError
 from warpdata.formats.rvf import container, layout, signing
 from warpdata.formats.rvf.access import decode_hot, decode_sketch
 from warpdata.formats.rvf.graph import decode_graph, decode_layer_a, unpack_index_header
-from warpdata.formats.rvf.journal import decode_journal, deleted_mask
 from warpdata.formats.rvf.layout import Row, SegmentType, Tag
-from warpdata.formats.rvf.meta import decode_columns, decode_meta
-from warpdata.formats.rvf.quant import ProductQuant, ResidualQuant, decode_quant
-from warpdata.formats.rvf.reader import Snapshot, open_snapshot, read_segment
+from warpdata.formats.rvf.meta import decode_columns, decode_journal, decode_meta, deleted_mask
+from warpdata.formats.rvf.quant import decode_quant
+from warpdata.formats.rvf.reader import Snapshot, open_snapshot
 from warpdata.formats.rvf.runtime import decode_runtime_vec
 from warpdata.formats.rvf.signing import PublicKey, decode_crypto
 from warpdata.formats.rvf.vec import block_end, decode_block, decode_id_directory, decode_vec, read_directory
@@ -30,9 +29,13 @@ Ids = NDArray[np.uint64]
 _VALUES = {layout.DTYPE_IDS[name] for name in ("f32", "f16", "bf16", "i8", "u8", "i4", "binary")}
 
 
-def verify_file(reader: RangeReader, snapshot: Snapshot, keys: Sequence[PublicKey] = ()) -> list[FileFinding]:
-    """Every segment's hash, structure and signature; with keys, unsigned and foreign segments count too."""
-    code_bytes = _code_bytes(reader, snapshot)
+def verify_file(
+    reader: RangeReader, snapshot: Snapshot, code_bytes: int, keys: Sequence[PublicKey] = ()
+) -> list[FileFinding]:
+    """Every segment's hash, structure and signature; with keys, unsigned and foreign segments count too.
+
+    `code_bytes` is the length of product codes.
+    """
     findings = []
     for entry in snapshot.segments:
         part = f"{layout.segment_name(entry.seg_type)} {entry.segment_id}"
@@ -49,22 +52,9 @@ def verify_file(reader: RangeReader, snapshot: Snapshot, keys: Sequence[PublicKe
     return findings
 
 
-def _code_bytes(reader: RangeReader, snapshot: Snapshot) -> int:
-    """The length of a product code, from the newest dictionary of the right size."""
-    dim = 0 if snapshot.root is None else snapshot.root.dimension
-    for entry in reversed([] if snapshot.dialect == "runtime" else snapshot.of_type(SegmentType.QUANT)):
-        try:
-            quant = decode_quant(read_segment(reader, entry), reader.name)
-        except FormatError:
-            continue
-        if isinstance(quant, ProductQuant | ResidualQuant) and quant.dim == dim:
-            return quant.code_bytes
-    return 0
-
-
 def _verify_segment(reader: RangeReader, snapshot: Snapshot, entry: Row, code_bytes: int) -> None:
     runtime = snapshot.dialect == "runtime"
-    payload = read_segment(reader, entry, runtime=runtime)
+    payload = snapshot.read(reader, entry)
     if runtime:
         if entry.seg_type == SegmentType.VEC:
             decode_runtime_vec(payload, reader.name)
@@ -93,13 +83,15 @@ _DECODERS: dict[int, Callable[[memoryview, str], Any]] = {
 def _signature_problem(reader: RangeReader, entry: Row, keys: Sequence[PublicKey], snapshot: Snapshot) -> str:
     try:
         header = container.read_header(reader, entry.file_offset)
-        footer = container.read_footer(reader, entry.file_offset, header)
+        if not header.flags & layout.Flag.SIGNED:
+            return "is not signed"
+        start = entry.file_offset + layout.HEADER_BYTES
+        end = start + header.payload_length
+        last = container.segment_end(reader, entry.file_offset, header)
+        footer = container.unpack_footer(reader.read(end, last), reader.name)[0]
     except FormatError as error:
         return f"has a damaged signature ({error.message})"
-    if footer is None:
-        return "is not signed"
-    start = entry.file_offset + layout.HEADER_BYTES
-    stored = reader.read(start, start + header.payload_length)
+    stored = reader.read(start, end)
     number = 0 if snapshot.root is None else snapshot.root.profile_id
     profile = layout.DOMAIN_NAMES.get(number, signing.PROFILE)
     messages = {
@@ -154,7 +146,7 @@ def _live_rows(reader: RangeReader, snapshot: Snapshot) -> tuple[Ids, Ids]:
     ids: list[Ids] = [np.zeros(0, np.uint64)]
     hashes: list[Ids] = [np.zeros(0, np.uint64)]
     for entry in snapshot.of_type(SegmentType.VEC):
-        payload = read_segment(reader, entry)
+        payload = snapshot.read(reader, entry)
         blocks = read_directory(payload, where=reader.name)
         for at, block in enumerate(blocks):
             if block.dtype in _VALUES:  # codes are of rows that are elsewhere too, or of none we can compare
@@ -171,5 +163,5 @@ def _live_rows(reader: RangeReader, snapshot: Snapshot) -> tuple[Ids, Ids]:
     if bitmap is not None:
         dead = np.isin(every, container.decode_deletions(bitmap, reader.name))
     for entry in snapshot.of_type(SegmentType.JOURNAL):
-        dead |= deleted_mask(every, decode_journal(read_segment(reader, entry), reader.name).entries)
+        dead |= deleted_mask(every, decode_journal(snapshot.read(reader, entry), reader.name).entries)
     return every[~dead], np.concatenate(hashes)[::-1][last][~dead]

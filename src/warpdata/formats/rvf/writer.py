@@ -21,7 +21,8 @@ from warpdata.errors import ConflictError, CorruptLayoutError, StoreError
 from warpdata.formats.rvf import container, layout
 from warpdata.formats.rvf.container import Root, SegmentOptions, SignatureFooter, Tlv
 from warpdata.formats.rvf.layout import Flag, Row, SegmentType, Tag
-from warpdata.formats.rvf.reader import Snapshot, directory_entry
+from warpdata.formats.rvf.meta import encode_log
+from warpdata.formats.rvf.reader import Snapshot, commit_logged, directory_entry
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -72,6 +73,36 @@ class SegmentAppender:
         self.next_id = max(self.next_id, entry.segment_id + 1)
         return entry._replace(file_offset=offset)
 
+    def commit_logged(self, pieces: Sequence[NewSegment], live_count: int) -> Snapshot | None:
+        """Commit a small change with one LOG segment behind the newest root; None if it needs a manifest."""
+        last = self.last
+        if last is None or last.newest_records or last.log_commits >= layout.LOG_COMMITS:
+            return None
+        size = sum(byte_view(piece.payload).nbytes for piece in pieces)
+        if size > layout.LOGGED_BYTES or self.position + size > last.checkpoint_end + layout.LOG_BYTES:
+            return None
+        if not 0 <= live_count <= layout.MAX_VECTORS or any(
+            piece.seg_type not in layout.LOG_TYPES for piece in pieces
+        ):
+            return None
+        listed = []
+        for piece in pieces:
+            data = byte_view(piece.payload)
+            about = (piece.seg_type, piece.tier, 0, piece.block_count, data.nbytes)
+            listed.append((layout.LOG_PIECE(*about), data))
+        payload = encode_log(last.next_epoch, live_count, last.hash, listed)
+        # Readers look for the last manifest by these: data must not be taken for one.
+        if layout.SEGMENT_MAGIC in payload or layout.ROOT_MAGIC in payload:
+            return None
+        options = SegmentOptions(timestamp_ns=time.time_ns())
+        header, stored = container.build(SegmentType.LOG, self.next_id, payload, options)
+        offset = self._write(container.pack_header(header), stored)
+        self._sync(system.sync_data)
+        self.next_id += 1 + len(pieces)
+        self._committed_size = self.position
+        self.last = commit_logged(last, header, offset, memoryview(payload), self._path)
+        return self.last
+
     def commit_checkpoint(
         self, entries: Sequence[Row], root: Root, records: Sequence[Tlv], sign_root: RootSigner | None = None
     ) -> Snapshot:
@@ -86,7 +117,14 @@ class SegmentAppender:
         start = self.position + layout.HEADER_BYTES
         root = replace(root, l1_manifest_offset=start, l1_manifest_length=len(packed))
         if sign_root is not None:
-            root, packed = _signed_root(root, packed, sign_root)
+            root = replace(root, flags=root.flags | layout.ROOT_SIGNED)
+            signature = sign_root(root, packed)
+            if len(signature.signature) <= layout.ROOT_SIGNATURE_MAX_BYTES:
+                root = replace(root, signature=signature)
+            else:  # too long for the root: a record of its own
+                extra = container.pack_tlvs([(Tag.MANIFEST_SIGNATURE, container.pack_footer(signature))])
+                root = replace(root, l1_manifest_length=len(packed) + len(extra))
+                packed += extra
         payload = packed + padding_to(len(packed), layout.ALIGNMENT) + container.pack_root(root)
         done = self._commit(payload, Flag.SNAPSHOT | Flag.CHECKPOINT)
         self.last = replace(
@@ -131,49 +169,21 @@ class SegmentAppender:
                 sync(self._fd)
 
 
-def _signed_root(root: Root, packed: bytes, sign_root: RootSigner) -> tuple[Root, bytes]:
-    """Sign the root in place; a signature too long for it becomes a record of its own."""
-    flagged = replace(root, flags=root.flags | layout.ROOT_SIGNED)
-    signature = sign_root(flagged, packed)
-    if len(signature.signature) <= layout.ROOT_SIGNATURE_MAX_BYTES:
-        return replace(flagged, signature=signature), packed
-    extra = container.pack_tlvs([(Tag.MANIFEST_SIGNATURE, container.pack_footer(signature))])
-    return replace(flagged, l1_manifest_length=len(packed) + len(extra)), packed + extra
-
-
-@dataclass(frozen=True, slots=True)
-class LockOwner:
-    """The process that holds a lock, and since when."""
-
-    pid: int
-    hostname: str
-    timestamp_ns: int
-    writer_id: bytes
-
-
-def pack_lock(owner: LockOwner) -> bytes:
-    """The 104 bytes of the lock file beside a store that is open for writing."""
-    packed = layout.WRITER_LOCK.pack(
-        layout.WRITER_LOCK_MAGIC,
-        owner.pid,
-        owner.hostname.encode()[:64],
-        owner.timestamp_ns,
-        owner.writer_id,
-        layout.WRITER_LOCK_VERSION,
-        0,
-    )
+def pack_lock(pid: int, hostname: str, timestamp_ns: int, writer_id: bytes) -> bytes:
+    """The 104 bytes of the lock file beside a store that is open for writing: which process, and since when."""
+    owner = (pid, hostname.encode()[:64], timestamp_ns, writer_id)
+    packed = layout.WRITER_LOCK.pack(layout.WRITER_LOCK_MAGIC, *owner, layout.WRITER_LOCK_VERSION, 0)
     return packed[:-4] + zlib.crc32(packed[:-4]).to_bytes(4, "little")
 
 
-def unpack_lock(data: bytes, where: str = "") -> LockOwner:
+def unpack_lock(data: bytes, where: str = "") -> Row:
     """The owner of a lock; torn or foreign bytes are a CorruptLayoutError."""
     if len(data) != layout.WRITER_LOCK.size:
         raise CorruptLayoutError("a lock file has 104 bytes", path=where or None)
     record = layout.WRITER_LOCK.unpack_from(data)
     if record.magic != layout.WRITER_LOCK_MAGIC or record.checksum != zlib.crc32(data[:-4]):
         raise CorruptLayoutError("a lock file is damaged", path=where or None)
-    host = record.hostname.rstrip(b"\0").decode("utf-8", "replace")
-    return LockOwner(record.pid, host, record.timestamp_ns, record.writer_id)
+    return record._replace(hostname=record.hostname.rstrip(b"\0").decode("utf-8", "replace"))
 
 
 class WriterLock:
@@ -201,10 +211,10 @@ class WriterLock:
             )
         self._lock = lock
         try:
-            mine = LockOwner(process_id(), socket.gethostname(), time.time_ns(), secrets.token_bytes(16))
+            mine = pack_lock(process_id(), socket.gethostname(), time.time_ns(), secrets.token_bytes(16))
             with map_os_errors(self.path):
                 os.ftruncate(lock.fd, 0)
-                write_at(lock.fd, pack_lock(mine), 0)
+                write_at(lock.fd, mine, 0)
         except BaseException:
             lock.release()
             raise

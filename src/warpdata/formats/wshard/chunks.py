@@ -217,7 +217,7 @@ def write_chunk_list(listed: ChunkList, path: str | os.PathLike[str], *, durable
 
 
 def validate_chunk_continuity(
-    listed: ChunkList, *, check_files: bool = False, check_channels: bool = True
+    manifest: str | os.PathLike[str] | ChunkList, *, check_files: bool = False, check_channels: bool = True
 ) -> None:
     """Raise CorruptLayoutError unless the chunks continue each other.
 
@@ -225,6 +225,7 @@ def validate_chunk_continuity(
     opened: they must have the same ids, rate, metadata and channels, and times that go on from chunk to chunk.
     `check_files` compares the SHA-256 of every file too.
     """
+    listed = manifest if isinstance(manifest, ChunkList) else read_chunk_list(manifest)
     indices = [each.chunk_index for each in listed.chunks]
     if sorted(indices) != list(range(len(indices))):
         _fail(listed, f"chunk indices {indices[:20]} are not 0 to {len(indices) - 1}")

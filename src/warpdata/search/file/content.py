@@ -18,10 +18,10 @@ from warpdata.formats.rvf import container, layout, vec
 from warpdata.formats.rvf.access import AccessSketch, decode_sketch
 from warpdata.formats.rvf.container import decode_deletions
 from warpdata.formats.rvf.graph import GraphPayload, LayerA, decode_graph, decode_layer_a
-from warpdata.formats.rvf.journal import Journal, decode_journal, deleted_mask
 from warpdata.formats.rvf.layout import Flag, Row, SegmentType, Tag
+from warpdata.formats.rvf.meta import Journal, decode_journal, deleted_mask
 from warpdata.formats.rvf.quant import Quantiser, decode_quant
-from warpdata.formats.rvf.reader import Snapshot, check_against_directory, open_snapshot, read_segment
+from warpdata.formats.rvf.reader import Snapshot, check_against_directory, open_snapshot
 from warpdata.formats.rvf.runtime import decode_cow_map, decode_membership, decode_runtime_vec
 from warpdata.formats.rvf.vec import IdDirectory, VecBlock
 
@@ -135,19 +135,6 @@ class Profile:
         return dump_json({key: value for key, value in asdict(self).items() if value not in (None, (), "")})
 
 
-def parse_profile(data: bytes | None, where: str = "") -> Profile:
-    """The profile of a record; a file without one is an l2 store of f32."""
-    if not data:
-        return Profile()
-    body = parse_json_object(data, max_bytes=1 << 24)
-    try:
-        return _checked(body)
-    except (TypeError, ValueError) as error:
-        raise CorruptLayoutError(
-            f"the profile of the store is damaged ({error})", path=where or None
-        ) from None
-
-
 _FIELDS: dict[str, Callable[[Any], Any]] = {
     **dict.fromkeys(("metric", "dtype", "key"), str),
     **dict.fromkeys(("next_id", "id_segment", "copies"), int),
@@ -160,22 +147,28 @@ _FIELDS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def _checked(body: dict[str, Any]) -> Profile:
+def parse_profile(data: bytes | None, where: str = "") -> Profile:
+    """The profile of a record; a file without one is an l2 store of f32."""
+    body = parse_json_object(data or b"{}", max_bytes=1 << 24)
     index, codes = body.get("index"), body.get("codes")
-    given: dict[str, Any] = {name: form(body[name]) for name, form in _FIELDS.items() if name in body}
-    profile = Profile(
-        index=None if index is None else IndexPlan(**index),
-        codes=None if codes is None else CodePlan(**codes),
-        **given,
-    )
-    require_word("the metric", profile.metric, METRICS)
-    require_word("the dtype", profile.dtype, layout.DTYPE_IDS)
-    if profile.next_id < 0:
-        raise ValueError(f"the next id is {profile.next_id}")
-    if len(profile.code_segments) not in (0, len(profile.row_segments)):
-        raise ValueError("some rows have codes and others have none")
-    if len(profile.graph_entry) not in (0, 2) or any(len(row) != 4 for row in profile.efforts):
-        raise ValueError("the index is described wrongly")
+    try:
+        given: dict[str, Any] = {name: form(body[name]) for name, form in _FIELDS.items() if name in body}
+        profile = Profile(
+            index=None if index is None else IndexPlan(**index),
+            codes=None if codes is None else CodePlan(**codes),
+            **given,
+        )
+        require_word("the metric", profile.metric, METRICS)
+        require_word("the dtype", profile.dtype, layout.DTYPE_IDS)
+        if profile.next_id < 0:
+            raise ValueError(f"the next id is {profile.next_id}")
+        if len(profile.code_segments) not in (0, len(profile.row_segments)):
+            raise ValueError("some rows have codes and others have none")
+        if len(profile.graph_entry) not in (0, 2) or any(len(row) != 4 for row in profile.efforts):
+            raise ValueError("the index is described wrongly")
+    except (TypeError, ValueError) as error:
+        fact = f"the profile of the store is damaged ({error})"
+        raise CorruptLayoutError(fact, path=where or None) from None
     return profile
 
 
@@ -285,12 +278,14 @@ class Content:
 
     def read(self, entry: Row) -> memoryview:
         """The checked payload of a segment."""
-        return read_segment(self.reader, entry, runtime=self.is_runtime)
+        return self.snapshot.read(self.reader, entry)
 
     def is_columns(self, entry: Row) -> bool:
         """Whether a META segment has our layout of columns."""
-        if self.is_runtime or entry.flags & (Flag.COMPRESSED | Flag.ENCRYPTED):
-            return not self.is_runtime and bytes(self.read(entry)[:8]) == layout.COLUMNS_MAGIC
+        if self.is_runtime:
+            return False
+        if entry.segment_id in self.snapshot.logged or entry.flags & (Flag.COMPRESSED | Flag.ENCRYPTED):
+            return bytes(self.read(entry)[:8]) == layout.COLUMNS_MAGIC
         start = entry.file_offset + layout.HEADER_BYTES
         return bytes(self.reader.read(start, start + min(8, entry.payload_length))) == layout.COLUMNS_MAGIC
 

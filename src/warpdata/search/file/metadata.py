@@ -87,24 +87,25 @@ class _Segment(_Source):
             is_plain = not entry.flags & (Flag.COMPRESSED | Flag.ENCRYPTED)
             if not is_plain or entry.payload_length <= _SMALL_BYTES:
                 self._payload = content.read(entry)
-        self._head = self._read_head()
-        self.ids, self.fields, self.notes = self._head.ids, self._head.fields, self._head.notes
-
-    def _read_head(self) -> ColumnsHead:
-        if self._payload is not None:
-            head = read_head(self._payload, len(self._payload), self._where)
+        size, needed = (
+            entry.payload_length if self._payload is None else len(self._payload),
+            _FIRST_READ_BYTES,
+        )
+        for _ in range(2):
+            data = self._payload
+            if data is None:
+                end = entry.file_offset + layout.HEADER_BYTES + min(size, needed)
+                data = self._reader.read(entry.file_offset, end)
+                check_against_directory(unpack_header(data, self._where), entry, self._where)
+                data = data[layout.HEADER_BYTES :]
+            head = read_head(data, size, self._where)
+            if isinstance(head, ColumnsHead):
+                break
+            needed = head
         else:
-            size, start = self._entry.payload_length, self._entry.file_offset
-            head = min(size, _FIRST_READ_BYTES)
-            for _ in range(2):
-                data = self._reader.read(start, start + layout.HEADER_BYTES + int(head))
-                check_against_directory(unpack_header(data, self._where), self._entry, self._where)
-                head = read_head(data[layout.HEADER_BYTES :], size, self._where)
-                if isinstance(head, ColumnsHead):
-                    break
-        if not isinstance(head, ColumnsHead):
             raise TruncatedError("the head of metadata columns is cut off", path=self._where)
-        return head
+        self._head = head
+        self.ids, self.fields, self.notes = self._head.ids, self._head.fields, self._head.notes
 
     def _read(self, name: str, chunks: Sequence[int]) -> pa.Array:
         """Some pieces of a column as one array."""
@@ -146,7 +147,7 @@ class Metadata:
     def __init__(
         self, sources: Sequence[_Source], where: str = "", fields: Mapping[str, str] | None = None
     ) -> None:
-        self._sources = list(sources)
+        self.sources = list(sources)
         self._where = where
         self._fields = dict(fields or {})
         self._masks: dict[str, tuple[Ids, Mask]] = {}
@@ -176,7 +177,7 @@ class Metadata:
     def fields(self) -> dict[str, str]:
         """Field name -> type name (str, bytes, i64, u64, f64, bool)."""
         fields = dict(self._fields)
-        for source in self._sources:
+        for source in self.sources:
             for name, kind in source.fields.items():
                 if fields.setdefault(name, kind) != kind:
                     raise CorruptLayoutError(f"the metadata field {name!r} has two types", path=self._where)
@@ -185,19 +186,19 @@ class Metadata:
     @property
     def notes(self) -> dict[str, Any]:
         """Notes about the file as a whole."""
-        return {name: value for source in self._sources for name, value in source.notes.items()}
+        return {name: value for source in self.sources for name, value in source.notes.items()}
 
     def with_segment(self, payload: bytes) -> Metadata:
         """This metadata once a segment is committed behind it."""
-        return Metadata([*self._sources, _Segment(None, None, memoryview(payload))], self._where)
+        return Metadata([*self.sources, _Segment(None, None, memoryview(payload))], self._where)
 
     # -- reading -------------------------------------------------------------------------------------
 
     def _locate(self, ids: Ids) -> tuple[Ints, Ints]:
         """The newest source that lists each id (-1 for none), and the row in it."""
         owner, rows = np.full(len(ids), -1, np.int64), np.zeros(len(ids), np.int64)
-        for number in range(len(self._sources) - 1, -1, -1):
-            known = self._sources[number].ids
+        for number in range(len(self.sources) - 1, -1, -1):
+            known = self.sources[number].ids
             if len(known) == len(ids) and np.array_equal(
                 known, ids
             ):  # all of them, as in a file just rewritten
@@ -224,7 +225,7 @@ class Metadata:
         owner, rows = self._locate(ids)
         out: list[Record] = [{} for _ in range(len(ids))]
         for number in np.unique(owner[owner >= 0]).tolist():
-            source, mine = self._sources[number], np.flatnonzero(owner == number)
+            source, mine = self.sources[number], np.flatnonzero(owner == number)
             unique, which = np.unique(rows[mine], return_inverse=True)
             for name in wanted:
                 if name in source.fields:
@@ -239,12 +240,12 @@ class Metadata:
         kept = self._joined.get(name)
         if kept is not None and kept[0] is ids:
             return kept[1]
-        if len(self._sources) == 1 and np.array_equal(self._sources[0].ids, ids):
-            self._joined[name] = (ids, self._sources[0].column(name))
+        if len(self.sources) == 1 and np.array_equal(self.sources[0].ids, ids):
+            self._joined[name] = (ids, self.sources[0].column(name))
             return self._joined[name][1]
         owner, rows = self._locate(ids)
-        parts, offsets, total = [], np.zeros(len(self._sources) + 1, np.int64), 0
-        for number, source in enumerate(self._sources):
+        parts, offsets, total = [], np.zeros(len(self.sources) + 1, np.int64), 0
+        for number, source in enumerate(self.sources):
             offsets[number] = total if name in source.fields else -1
             if name in source.fields and (owner == number).any():
                 parts.append(source.column(name))
@@ -332,7 +333,7 @@ class Metadata:
 
     def merged(self) -> bytes:
         """All rows of these segments as one segment: the newest row of each id."""
-        ids = np.unique(np.concatenate([np.zeros(0, np.uint64), *(source.ids for source in self._sources)]))
+        ids = np.unique(np.concatenate([np.zeros(0, np.uint64), *(source.ids for source in self.sources)]))
         return _encode(ids, self.fields, {name: self.column(name, ids) for name in self.fields}, self.notes)
 
     def payload_v1(self, ids: Ids) -> MetaPayload | None:

@@ -51,7 +51,7 @@ from warpdata.search.file.writing import (
 from warpdata.search.query import ann
 from warpdata.search.query.ann import Copies, Graph, GraphShape
 from warpdata.search.query.distance import WalkSpace, is_ordinary, prepared
-from warpdata.search.query.part import Cells, measure_efforts, measure_share
+from warpdata.search.query.searcher import Cells, measure_efforts, measure_share
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -179,8 +179,14 @@ class _Rewriter:
         self._records: list[Tlv] = []
 
     def run(self) -> None:
-        """Write everything and commit it."""
-        self._copy_foreign()
+        """Write everything and commit it; segments of types this writer does not own stay as they are."""
+        reader = self._content.reader
+        for entry in foreign_entries(self._content):
+            if not entry.flags & Flag.ENCRYPTED:
+                self._content.read(entry)
+            header = container.read_header(reader, entry.file_offset)
+            end = container.segment_end(reader, entry.file_offset, header)
+            self._entries.append(self._appender.copy(reader.read(entry.file_offset, end), entry))
         arranged = arrange(
             prepared(self._rows.vectors, self._profile.metric), self._rows.ids, self._profile.index
         )
@@ -215,8 +221,18 @@ class _Rewriter:
         profile, root = self._write_index(profile, root, arranged, row_segments, searched)
         for number, payload in enumerate(self._rows.metadata.rewritten(self._rows.ids)):
             self._append(SegmentType.META, payload, flags=0 if number else Flag.SNAPSHOT)
-        self._write_keys()
-        self._commit(profile, root)
+        if self._plan.signer is not None:
+            key = self._plan.signer.public
+            entry = self._append(SegmentType.CRYPTO, encode_crypto(key))
+            self._records.append((int(Tag.KEY_DIRECTORY), layout.KEY_REF.pack(key.key_id, entry.segment_id)))
+        sketch = self._append(SegmentType.SKETCH, encode_sketch(AccessSketch()))  # counts the new blocks
+        place = layout.SKETCH_REF.pack(sketch.segment_id, sketch.file_offset)
+        carried = [record for record in self._content.snapshot.records if record[0] not in _OWN_TAGS]
+        described: list[Tlv] = [(int(Tag.PROFILE_CONFIG), profile.to_json())]
+        described += [dimension_record(root, len(self._rows.ids)), *self._records]
+        described += [(int(Tag.ACCESS_SKETCH_REF), place), *carried]
+        signer = None if self._plan.signer is None else self._plan.signer.sign_root
+        self._appender.commit_checkpoint(self._entries, root, described, signer)
 
     def _append(self, seg_type: int, payload: Buffer, **about: int) -> Row:
         flags = Flag.SEALED | about.pop("flags", 0)
@@ -227,16 +243,6 @@ class _Rewriter:
         entry = self._appender.append(NewSegment(seg_type, payload, options, **about), signer)
         self._entries.append(entry)
         return entry
-
-    def _copy_foreign(self) -> None:
-        """Segments of types this writer does not own stay as they are, byte for byte."""
-        for entry in foreign_entries(self._content):
-            if not entry.flags & Flag.ENCRYPTED:
-                self._content.read(entry)
-            reader = self._content.reader
-            header = container.read_header(reader, entry.file_offset)
-            end = container.segment_end(reader, entry.file_offset, header)
-            self._entries.append(self._appender.copy(reader.read(entry.file_offset, end), entry))
 
     def _root(self) -> Root:
         old = self._content.snapshot.root or Root()
@@ -384,23 +390,6 @@ class _Rewriter:
         hot = HotSet(rows.ids[chosen], vectors, tuple(neighbors), plan.m, "f16")
         entry = self._append(SegmentType.HOT, encode_hot(hot), flags=Flag.HOT, tier=layout.TIER_HOT)
         return replace(root, hot_cache=layout.ROOT_POINTER(entry.file_offset, layout.ALIGNMENT, len(chosen)))
-
-    def _write_keys(self) -> None:
-        """The public key, and an empty access sketch for the new blocks."""
-        if self._plan.signer is not None:
-            key = self._plan.signer.public
-            entry = self._append(SegmentType.CRYPTO, encode_crypto(key))
-            self._records.append((int(Tag.KEY_DIRECTORY), layout.KEY_REF.pack(key.key_id, entry.segment_id)))
-        sketch = self._append(SegmentType.SKETCH, encode_sketch(AccessSketch()))
-        place = layout.SKETCH_REF.pack(sketch.segment_id, sketch.file_offset)
-        self._records.append((int(Tag.ACCESS_SKETCH_REF), place))
-
-    def _commit(self, profile: Profile, root: Root) -> None:
-        carried = [record for record in self._content.snapshot.records if record[0] not in _OWN_TAGS]
-        catalog = dimension_record(root, len(self._rows.ids))
-        described = [(int(Tag.PROFILE_CONFIG), profile.to_json()), catalog, *self._records, *carried]
-        signer = None if self._plan.signer is None else self._plan.signer.sign_root
-        self._appender.commit_checkpoint(self._entries, root, described, signer)
 
 
 @dataclass(frozen=True, slots=True)

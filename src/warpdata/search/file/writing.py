@@ -21,8 +21,8 @@ from warpdata.bytekit.process.forks import OwnProcess
 from warpdata.errors import LimitExceededError, PermissionError_, StoreError
 from warpdata.formats.rvf import layout
 from warpdata.formats.rvf.container import Root, SegmentOptions, Tlv, encode_deletions
-from warpdata.formats.rvf.journal import deletions, encode_journal
 from warpdata.formats.rvf.layout import MAX_DIM, MAX_ID, Flag, Row, SegmentType, Tag
+from warpdata.formats.rvf.meta import decode_journal, deleted_mask, deletions, encode_journal
 from warpdata.formats.rvf.reader import Snapshot
 from warpdata.formats.rvf.vec import VecBlock, decode_vec, encode_vec, pack_rows
 from warpdata.formats.rvf.writer import NewSegment, SegmentAppender
@@ -130,15 +130,6 @@ def named_rows(
     return (ids if given is None else None), filled, names
 
 
-def check_unique(ids: Ids) -> None:
-    """Within one call an id may appear once: which of two vectors would win?"""
-    if len(ids) > 1:
-        ordered = ids if (ids[1:] > ids[:-1]).all() else np.sort(ids)
-        twice = np.flatnonzero(ordered[1:] == ordered[:-1])
-        if len(twice):
-            raise ValueError(f"the id {ordered[twice[0]]} appears twice in one call")
-
-
 def metadata_rows(metadata: GivenMetadata | None, count: int) -> list[Mapping[str, Any]] | None:
     """Metadata as one mapping per vector; columns of equal length are taken too."""
     if metadata is None:
@@ -190,15 +181,19 @@ class WriterState:
     live: int
     next_id: int
     deleted: Ids
+    is_revived: bool = False
+    """Whether ids came back that were deleted, so that the listed deletions may name a live one."""
 
     def after_add(self, keys: Ids, known: int) -> WriterState:
         """The state once rows with these ids are added, so many of which were there."""
         deleted = self.deleted[~np.isin(self.deleted, keys)] if len(self.deleted) else self.deleted
-        return WriterState(self.live + len(keys) - known, max(self.next_id, int(keys.max()) + 1), deleted)
+        is_revived = self.is_revived or len(deleted) < len(self.deleted)
+        next_id = max(self.next_id, int(keys.max()) + 1)
+        return WriterState(self.live + len(keys) - known, next_id, deleted, is_revived)
 
     def after_delete(self, keys: Ids) -> WriterState:
         """The state once these ids are deleted."""
-        return WriterState(self.live - len(keys), self.next_id, np.union1d(self.deleted, keys))
+        return replace(self, live=self.live - len(keys), deleted=np.union1d(self.deleted, keys))
 
 
 class StoreAppender:
@@ -228,12 +223,6 @@ class StoreAppender:
         except FileNotFoundError:
             return False
 
-    @property
-    def dead_bytes(self) -> int:
-        """Bytes of the file that the newest state does not list."""
-        listed = sum(64 + (e.compressed_length or e.payload_length) for e in self.snapshot.segments)
-        return max(0, int(self.snapshot.manifest_offset - listed))
-
     def close(self) -> None:
         """Close the file."""
         fd, self._fd = self._fd, -1
@@ -246,88 +235,138 @@ class StoreAppender:
         new: Sequence[NewSegment],
         state: WriterState,
         graph: tuple[Profile, NewSegment] | None = None,
+        *,
+        is_final: bool = False,
     ) -> Snapshot:
-        """Write segments and a manifest that lists all that counts; on any failure the store is as before.
+        """Write a change durably; on any failure the store is as before. `content` is what was committed before.
 
-        `content` is what was committed before. Every manifest ends with the root, so each commit must stay
-        short: small segments are merged, deletions gathered, superseded segments left out. A `graph` with its
+        A small change is one segment of the log behind the newest root. Others, and the final one of a writer, write
+        what the log holds as segments of their own, and a manifest with the root that lists all that counts. It must
+        stay short: small segments are merged, deletions gathered, superseded segments left out. A `graph` with its
         profile takes the place of the one before.
         """
-        profile, layers = self.profile, None
         try:
-            old, new = self._merged_rows(content, new, state)
-            old, new = self._merged_metadata(content, old, new)
-            listed = _without_superseded([*old, *(self._appender.append(segment) for segment in new)])
-            if graph is not None:
-                profile, replaced = graph[0], content.layers[layout.LAYER_C].segment_id
-                entry = self._appender.append(graph[1])
-                listed = [*(each for each in listed if each.segment_id != replaced), entry]
-                layers = _moved_layer(
-                    self.snapshot.record(Tag.INDEX_LAYERS) or b"", replaced, entry.segment_id
-                )
-            listed, bitmap = self._with_deletions(listed, state)
-            root = self._root(state)
-            records = self._records(root, state, bitmap, listed, profile, layers)
-            self.snapshot = self._appender.commit_checkpoint(listed, root, records)
+            if graph is None and not is_final:
+                logged = self._appender.commit_logged(new, state.live)
+                if logged is not None:
+                    self.snapshot, self.state = logged, state
+                    return logged
+            return self._commit_checkpoint(content, new, state, graph)
         except BaseException:
             self._appender.rollback()
             raise
-        self.state, self.profile = state, profile
+
+    def _commit_checkpoint(
+        self,
+        content: Content,
+        new: Sequence[NewSegment],
+        state: WriterState,
+        graph: tuple[Profile, NewSegment] | None,
+    ) -> Snapshot:
+        profile, layers, before = self.profile if graph is None else graph[0], None, self.snapshot
+        listed = [entry for entry in before.segments if entry.segment_id not in before.logged]
+        logged = [entry for entry in before.segments if entry.segment_id in before.logged]
+        listed, rows = self._merged_rows(content, profile, listed, logged, new, state)
+        listed, metadata = self._merged_metadata(content, listed, logged, new)
+        others = [segment for segment in new if segment.seg_type not in layout.LOG_TYPES]
+        listed += [self._appender.append(segment) for segment in (*rows, *metadata, *others)]
+        listed = _without_superseded(listed)
+        if graph is not None:
+            replaced = content.layers[layout.LAYER_C].segment_id
+            entry = self._appender.append(graph[1])
+            listed = [*(each for each in listed if each.segment_id != replaced), entry]
+            value = before.record(Tag.INDEX_LAYERS) or b""
+            places = layout.LAYER_ENTRY.iter_unpack(value[layout.LAYER_BITS.size :])
+            moved = [
+                e._replace(segment_id=entry.segment_id) if e.segment_id == replaced else e for e in places
+            ]
+            layers = value[: layout.LAYER_BITS.size]
+            layers += b"".join(layout.LAYER_ENTRY.pack(*each) for each in moved)
+        listed, bitmap = self._with_deletions(content, listed, logged, new, state)
+        root = self._root(before.epoch if not new and graph is None else before.next_epoch, state)
+        records = self._records(root, state, bitmap, listed, profile, layers)
+        self.snapshot = self._appender.commit_checkpoint(listed, root, records)
+        self.state, self.profile = replace(state, is_revived=False), profile
         return self.snapshot
 
     def _merged_rows(
-        self, content: Content, new: Sequence[NewSegment], state: WriterState
-    ) -> tuple[Sequence[Row], Sequence[NewSegment]]:
-        """What stays listed and what is to be written, once a long run of small row segments becomes one.
+        self,
+        content: Content,
+        profile: Profile,
+        listed: list[Row],
+        logged: Sequence[Row],
+        new: Sequence[NewSegment],
+        state: WriterState,
+    ) -> tuple[list[Row], list[NewSegment]]:
+        """What stays listed and what is to be written: rows of the log as one segment, a long run of small ones too.
 
         New rows that belong to the run are written as part of it only.
         """
-        profile = self.profile
         kept = {*profile.row_segments, *profile.code_segments, *profile.graph_segments}
-        old = self.snapshot.segments
-        tail = [e for e in old if e.seg_type == SegmentType.VEC and e.segment_id not in kept]
+        tail = [e for e in listed if e.seg_type == SegmentType.VEC and e.segment_id not in kept]
         fresh = [segment for segment in new if segment.seg_type == SegmentType.VEC]
-        sizes = [entry.payload_length for entry in tail]
-        fresh_sizes = [byte_view(segment.payload).nbytes for segment in fresh]
-        count = count_to_merge([*sizes, *fresh_sizes]) - len(fresh)
-        if count <= 0:
-            fresh, count = [], count_to_merge(sizes)
-        if not count:
-            return old, new
-        run = tail[-count:]
+        late = [entry for entry in logged if entry.seg_type == SegmentType.VEC]
+        sizes = [sum(entry.payload_length for entry in late)] if late else []
+        sizes += [byte_view(segment.payload).nbytes for segment in fresh]
+        old_sizes = [entry.payload_length for entry in tail]
+        count = max(0, count_to_merge([*old_sizes, *sizes]) - len(sizes))
+        is_one = count > 0  # with all that is new
+        count = count or count_to_merge(old_sizes)
+        run = tail[len(tail) - count :]
         # The newest row of an id is the last one.
         blocks = [block for entry in run for block in content.decode_blocks(entry)]
-        blocks += [block for segment in fresh for block in decode_vec(segment.payload, where=self._path)]
-        merged = _merge_blocks(blocks, state.deleted)
-        rest = [segment for segment in new if segment not in fresh]
+        later = [block for entry in late for block in content.decode_blocks(entry)]
+        if is_one:
+            later += [block for segment in fresh for block in decode_vec(segment.payload, where=self._path)]
+            blocks, later, fresh = [*blocks, *later], [], []
+        merged = [_merge_blocks(some, state.deleted) for some in (blocks, later) if some]
         gone = {entry.segment_id for entry in run}
-        return [e for e in old if e.segment_id not in gone], rest if merged is None else [merged, *rest]
+        written = [*(segment for segment in merged if segment is not None), *fresh]
+        return [entry for entry in listed if entry.segment_id not in gone], written
 
     def _merged_metadata(
-        self, content: Content, old: Sequence[Row], new: Sequence[NewSegment]
-    ) -> tuple[Sequence[Row], Sequence[NewSegment]]:
-        """The same for segments of metadata: a run of small ones becomes one."""
-        tail = [entry for entry in old if entry.seg_type == SegmentType.META]
+        self, content: Content, listed: list[Row], logged: Sequence[Row], new: Sequence[NewSegment]
+    ) -> tuple[list[Row], list[NewSegment]]:
+        """The same for segments of metadata: those of the log and a run of small ones become one."""
+        tail = [entry for entry in listed if entry.seg_type == SegmentType.META]
+        late = [entry for entry in logged if entry.seg_type == SegmentType.META]
         fresh = [segment for segment in new if segment.seg_type == SegmentType.META]
-        if not fresh:
-            return old, new
-        sizes = [*(entry.payload_length for entry in tail), byte_view(fresh[0].payload).nbytes]
-        run = tail[max(0, len(tail) + 1 - count_to_merge(sizes)) :] if count_to_merge(sizes) else []
+        if not fresh and not late:
+            return listed, []
+        size = sum(entry.payload_length for entry in late)
+        size += sum(byte_view(segment.payload).nbytes for segment in fresh)
+        count = max(0, count_to_merge([*(entry.payload_length for entry in tail), size]) - 1)
+        run = tail[len(tail) - count :]
         old_ones = [n for n, entry in enumerate(run) if not content.is_columns(entry)]
         run = run[max(old_ones, default=-1) + 1 :]
-        if not run:
-            return old, new
-        merged = Metadata.of_segments(content, run).with_segment(bytes(fresh[0].payload)).merged()
+        if not run and not late:
+            return listed, fresh
+        merged = Metadata.of_segments(content, [*run, *late])
+        for segment in fresh:
+            merged = merged.with_segment(bytes(segment.payload))
         gone = {entry.segment_id for entry in run}
-        rest = [segment for segment in new if segment not in fresh]
         is_whole = any(entry.flags & Flag.SNAPSHOT for entry in run)
-        return [e for e in old if e.segment_id not in gone], [*rest, meta_segment(merged, is_whole=is_whole)]
+        written = meta_segment(merged.merged(), is_whole=is_whole)
+        return [entry for entry in listed if entry.segment_id not in gone], [written]
 
-    def _with_deletions(self, listed: list[Row], state: WriterState) -> tuple[list[Row], bytes | None]:
+    def _with_deletions(
+        self,
+        content: Content,
+        listed: list[Row],
+        logged: Sequence[Row],
+        new: Sequence[NewSegment],
+        state: WriterState,
+    ) -> tuple[list[Row], bytes | None]:
         """The listing and the bitmap; together their deletions are exactly those of the state."""
+        entries = [e for each in logged if _is_deletions(each) for e in content.journal(each).entries]
+        for segment in new:
+            if segment.seg_type == SegmentType.JOURNAL:
+                entries += decode_journal(segment.payload, self._path).entries
+        gone = state.deleted[deleted_mask(state.deleted, entries)]
         journals = [entry for entry in listed if _is_deletions(entry)]
-        came_back = len(state.deleted) < len(self.state.deleted)
-        if self.snapshot.is_checkpoint and not came_back and len(journals) <= _MOST_JOURNALS:
+        if not self.snapshot.newest_records and not state.is_revived and len(journals) < _MOST_JOURNALS:
+            if len(gone):
+                listed.append(self._appender.append(delete_segment(gone, self.snapshot.next_epoch)))
             return listed, self.snapshot.record(Tag.DELETION_BITMAP)
         listed = [entry for entry in listed if not _is_deletions(entry)]
         if not len(state.deleted):
@@ -361,24 +400,16 @@ class StoreAppender:
         dropped = REPLACED_TAGS | ({Tag.INDEX_LAYERS} if layers is not None else set())
         return [*out, *(record for record in self.snapshot.records if record[0] not in dropped)]
 
-    def _root(self, state: WriterState) -> Root:
+    def _root(self, epoch: int, state: WriterState) -> Root:
         old = self.snapshot.root or Root()
         return replace(
             old,
             total_vector_count=state.live,
-            epoch=self.snapshot.next_epoch,
+            epoch=epoch,
             modified_ns=time.time_ns(),
             flags=old.flags & ~layout.ROOT_SIGNED,
             signature=None,
         )
-
-
-def _moved_layer(value: bytes, old: int, new: int) -> bytes:
-    """The layer record once another segment holds a layer."""
-    head, body = value[: layout.LAYER_BITS.size], value[layout.LAYER_BITS.size :]
-    entries = list(layout.LAYER_ENTRY.iter_unpack(body))
-    moved = [e._replace(segment_id=new) if e.segment_id == old else e for e in entries]
-    return head + b"".join(layout.LAYER_ENTRY.pack(*entry) for entry in moved)
 
 
 def count_to_merge(sizes: Sequence[int]) -> int:

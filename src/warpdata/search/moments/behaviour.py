@@ -166,7 +166,11 @@ class Channels:
         if isinstance(query, Observation) and query.channels:
             query = query.channels
         if not isinstance(query, Mapping):
-            return _bare(query)
+            array = as_array(query)
+            array = array.astype(np.float32) if array.dtype.name == "bfloat16" else array
+            if array.dtype.kind not in "fiub" or not array.size:
+                raise ValueError("a query is an array of numbers, or a dict of such arrays by channel")
+            return Observation({BARE: array.mean(axis=0) if array.ndim > 1 else np.atleast_1d(array)})
         for name in query if self.names else ():
             if name not in self.names:
                 known = ", ".join(self.names)
@@ -179,15 +183,6 @@ class Channels:
                 f"missing channel {missing[0]!r}: the vectors were made of {', '.join(self.used)}"
             )
         return Observation(self.ordered(query))
-
-
-def _bare(query: ArrayLike) -> Observation:
-    array = as_array(query)
-    if array.dtype.name == "bfloat16":
-        array = array.astype(np.float32)
-    if array.dtype.kind not in "fiub" or not array.size:
-        raise ValueError("a query is an array of numbers, or a dict of such arrays by channel")
-    return Observation({BARE: array.mean(axis=0) if array.ndim > 1 else np.atleast_1d(array)})
 
 
 class Behaviour:
@@ -221,7 +216,14 @@ class Behaviour:
 
     def mean(self, start: int, end: int) -> Observation:
         """Every observation of numbers, its mean over these steps; read in parts that fit in memory."""
-        return Observation({name: _mean(each, start, end) for name, each in self.signals.items()})
+        means = {}
+        for name, signal in self.signals.items():
+            total = np.zeros(signal.row_shape, np.float64)
+            block = max(1, BLOCK_BYTES // max(1, signal.meta.row_bytes))
+            for first in range(start, end, block):
+                total += signal[first : min(first + block, end)].sum(axis=0, dtype=np.float64)
+            means[name] = (total / (end - start)).astype(np.float32)
+        return Observation(means)
 
     @property
     def total_reward(self) -> float:
@@ -282,11 +284,3 @@ def _observed(episode: Episode, steps: Steps, names: Sequence[str] | None) -> di
 def _is_complete(signal: StepSignal) -> bool:
     """Whether an observation is numbers and has a value at every step."""
     return not signal.meta.is_object and bool(signal.mask.all())
-
-
-def _mean(signal: StepSignal, start: int, end: int) -> NDArray[np.float32]:
-    total = np.zeros(signal.row_shape, np.float64)
-    block = max(1, BLOCK_BYTES // max(1, signal.meta.row_bytes))
-    for first in range(start, end, block):
-        total += signal[first : min(first + block, end)].sum(axis=0, dtype=np.float64)
-    return (total / (end - start)).astype(np.float32)

@@ -101,7 +101,12 @@ class DeepDataIndex:
             records.append((key, vector, metadata))
         dim = made.vectors.shape[1]
         self.ensure(collection, dim)
-        old = self._ids_of_file(collection, file_path, dim) if self._is_public else []
+        old: list[int] = []
+        if self._is_public:
+            query, filters = [1.0] + [0.0] * (dim - 1), {"file_path": {"$eq": file_path}}
+            for document, _ in self._pages(collection, query, filters):
+                if document.get("metadata", {}).get("file_path") == file_path:
+                    old.append(document["id"])
         step = max(1, min(_BATCH_RECORDS, _BATCH_NUMBERS // dim))
         for start in range(0, len(records), step):
             batch = records[start : start + step]
@@ -139,16 +144,6 @@ class DeepDataIndex:
                 f"the server inserted {response.get('inserted')} of {len(docs)} vectors: {reason!s:.200}",
                 path=self._service.address,
             )
-
-    def _ids_of_file(self, collection: str, file_path: str, dim: int) -> list[int]:
-        """Ids of the vectors that the public server has for a file."""
-        query = [1.0] + [0.0] * (dim - 1)
-        filters = {"file_path": {"$eq": file_path}}
-        return [
-            document["id"]
-            for document, _ in self._pages(collection, query, filters)
-            if document.get("metadata", {}).get("file_path") == file_path
-        ]
 
     def _pages(
         self, collection: str, query: list[float], filters: dict[str, Any]

@@ -27,9 +27,6 @@ Windows = Mapping[str, NDArray[Any]]
 
 Floats = NDArray[np.float32]
 
-_SIDE = 16
-"""Pictures are compared as so many by so many pixels."""
-
 
 @dataclass(frozen=True, slots=True)
 class BuiltIn:
@@ -66,19 +63,9 @@ def _state(channels: Channels) -> Floats:
     return np.concatenate([each.reshape(len(each), -1).astype(np.float32) for each in channels.values()], 1)
 
 
-def _pixels(channels: Channels) -> Floats:
-    """Every picture as a few grey pixels around their mean, and that mean: light counts for less than shape."""
-    return np.concatenate([_thumbnails(each) for each in channels.values()], 1)
-
-
-def _thumbnails(pictures: NDArray[Any]) -> Floats:
-    values = pictures.astype(np.float32)
-    if values.ndim == 4:
-        is_last = picture_shape(pictures.shape[1:]) == pictures.shape[1:3]
-        values = values.mean(axis=3 if is_last else 1)
-    small = _grid(values, _SIDE).reshape(len(values), -1)
-    mean = small.mean(axis=1, keepdims=True)
-    return np.concatenate([small - mean, mean], axis=1)
+def _image(channels: Channels) -> Floats:
+    """Colour layout and directions of edges of every picture."""
+    return np.concatenate([_picture_vectors(each) for each in channels.values()], 1)
 
 
 def _grid(values: Floats, side: int) -> Floats:
@@ -94,8 +81,7 @@ def _grid(values: Floats, side: int) -> Floats:
 
 
 BUILT_IN = {
-    each.name: each
-    for each in (BuiltIn("state", "l2", False, _state), BuiltIn("pixels", "l2", True, _pixels))
+    each.name: each for each in (BuiltIn("state", "l2", False, _state), BuiltIn("image", "l2", True, _image))
 }
 
 
@@ -269,12 +255,10 @@ def resample(values: Floats, count: int) -> Floats:
 def embed_image(windows: Windows, scale: Scale) -> Floats:  # noqa: ARG001
     """Colour layout and directions of edges of frames at the start, in the middle and at the end of each window."""
     parts = []
-    for name in sorted(windows):
-        data = windows[name]
+    for _, data in sorted(windows.items()):
         if picture_shape(data.shape[2:]) is not None:
             rows = np.unique(np.linspace(0, data.shape[1] - 1, _FRAMES).astype(np.int64))
-            for row in np.resize(rows, _FRAMES):
-                parts.append(_picture_vectors(data[:, row]))
+            parts += [_picture_vectors(data[:, row]) for row in np.resize(rows, _FRAMES)]
     if not parts:
         raise ValueError("there are no cameras to compare")
     return np.concatenate(parts, axis=1) / np.float32(len(parts))

@@ -116,7 +116,7 @@ class EmbedJob:
         """What turns moments into vectors."""
         if self.options.window_s is not None and isinstance(self.embedder, str | Mapping):
             return WindowEmbedder.named(self.embedder)
-        if isinstance(self.embedder, Mapping) or self.embedder in ("motion", "image"):
+        if isinstance(self.embedder, Mapping) or self.embedder == "motion":
             raise ValueError(
                 f"the embedder {self.embedder!r} is one of windows: give window_s= and per='window'"
             )

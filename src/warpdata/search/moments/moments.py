@@ -115,12 +115,20 @@ class EmbedOptions:
 class Vectors:
     """Vectors of moments by one embedder: one call for all of them, for some, or for each."""
 
-    def __init__(self, embedder: Embedder, batch_size: int | None, channels: Channels, where: str) -> None:
-        """`channels` are those of the vectors that the new ones join."""
+    def __init__(
+        self,
+        embedder: Embedder,
+        batch_size: int | None,
+        channels: Channels,
+        where: str,
+        *,
+        is_of_one: bool = False,
+    ) -> None:
+        """`channels` are those of the vectors that the new ones join; each may be of one channel, as frames are."""
         function = embedder.made if isinstance(embedder, Called) else embedder
         self.built_in = function if isinstance(function, BuiltIn | WindowEmbedder) else None
         self.channels = channels
-        self._size, self._where = batch_size, where
+        self._size, self._where, self._is_of_one = batch_size, where, is_of_one
         self._function = function
         if is_module(function):
             self._function, self._size = partial(run_module, function), batch_size or _MODULE_BATCH
@@ -146,7 +154,7 @@ class Vectors:
         return _joined(parts)
 
     def _join(self, channels: Iterable[str], used: Sequence[str]) -> None:
-        self.channels = self.channels.joined(channels, used, self._where)
+        self.channels = self.channels.joined(channels, () if self._is_of_one else used, self._where)
 
 
 class EpisodeMoments:
@@ -162,7 +170,10 @@ class EpisodeMoments:
     ) -> None:
         """`channels` are those of the vectors that the new ones join."""
         self._episode, self._path, self._options = episode, path, options
-        self._vectors = Vectors(embedder, options.batch_size, channels or Channels(), path)
+        is_of_one = options.per == "frame"
+        self._vectors = Vectors(
+            embedder, options.batch_size, channels or Channels(), path, is_of_one=is_of_one
+        )
 
     def all(self) -> Embedded | str:
         """Vectors and what is known of each, or the reason why it has no vectors."""
@@ -268,7 +279,7 @@ class EpisodeMoments:
                 )
                 for frame in chosen.tolist()
             ]
-        return Embedded(_joined(vectors), rows)
+        return Embedded(_joined(vectors), rows, self._vectors.channels)
 
     def _cameras(self) -> dict[str, Signal]:
         signals, wanted = self._episode.signals, self._options.signals

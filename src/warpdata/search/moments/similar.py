@@ -98,7 +98,10 @@ class MomentIndex:
         return {name: np.asarray(signal[low:high])[None] for name, signal in signals.items()}
 
     def find(self, episode_id: str, t0_ns: int, t1_ns: int, k: int = 5) -> list[SimilarMoment]:
-        """The k most similar moments, not those of the query's own; overlapping ones count once."""
+        """The k most similar moments, not those of the query's own; overlapping ones count once.
+
+        Candidates are put in the order of dynamic time warping of their scaled numbers, if they have any.
+        """
         if k < 1 or t1_ns <= t0_ns:
             raise ValueError(f"k is at least 1 and t0_ns before t1_ns, not {k}, {t0_ns} and {t1_ns}")
         query, wanted = self._windows(episode_id, t0_ns, t1_ns), _RERANKED * k
@@ -123,19 +126,14 @@ class MomentIndex:
             if len(moments) >= _COMPARED * k or len(ids) == len(self._store) or wanted > 1 << 14:
                 break
             wanted *= 4
-        return self._reranked(query, moments[: _COMPARED * k])[:k]
-
-    def _reranked(self, query: dict[str, NDArray[Any]], moments: list[SimilarMoment]) -> list[SimilarMoment]:
-        """Candidates by dynamic time warping of their scaled numbers; as they are without such numbers."""
         if not self._scale.numbers:
-            return moments
-        first = _centred(self._scale.scaled(query))
-        out = []
-        for moment in moments:
+            return moments[:k]
+        first, compared = _centred(self._scale.scaled(query)), []
+        for moment in moments[: _COMPARED * k]:
             windows = self._windows(moment.episode_id, moment.t0_ns, moment.t1_ns)
             second = _centred(self._scale.scaled(windows))
-            out.append(replace(moment, distance=warped_distance(first, second)))
-        return sorted(out, key=lambda moment: moment.distance)
+            compared.append(replace(moment, distance=warped_distance(first, second)))
+        return sorted(compared, key=lambda moment: moment.distance)[:k]
 
     def nearest_others(self) -> Iterator[tuple[str, NDArray[np.float64], list[str]]]:
         """For each episode the distance of every window to the nearest of another episode, and its id."""

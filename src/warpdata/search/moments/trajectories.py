@@ -300,9 +300,11 @@ class TrajectoryRetriever:
         wanted = top_k * (1 if self._index.steps_per_episode == 1 else _OVERFETCH)
         while True:
             hits = self._index.search(EPISODES, vector, wanted, conditions)
-            found = _each_once(hits)
-            if len(found) >= top_k or len(hits) < wanted:
-                return found[:top_k]
+            nearest_of: dict[tuple[str, str], EpisodeRef] = {}
+            for ref in map(_ref, hits):  # each episode (or chunk of one) once
+                nearest_of.setdefault((ref.episode_id, ref.file_path), ref)
+            if len(nearest_of) >= top_k or len(hits) < wanted:
+                return list(nearest_of.values())[:top_k]
             wanted *= 4
 
     @suggests
@@ -347,15 +349,6 @@ def _at_least_one(value: int, name: str) -> int:
 def _ref(hit: Hit) -> EpisodeRef:
     about = hit.metadata
     return EpisodeRef(str(about.get("episode_id", hit.id)), str(about.get("file_path", "")), hit.score, about)
-
-
-def _each_once(hits: list[Hit]) -> list[EpisodeRef]:
-    """Each episode (or chunk of one) once, by its nearest vector."""
-    best: dict[tuple[str, str], EpisodeRef] = {}
-    for hit in hits:
-        ref = _ref(hit)
-        best.setdefault((ref.episode_id, ref.file_path), ref)
-    return list(best.values())
 
 
 def _conditions(

@@ -15,7 +15,7 @@ from warpdata.bytekit.lazy import cached_property
 from warpdata.bytekit.process.forks import run_in_child
 from warpdata.errors import CorruptLayoutError, LimitExceededError, MissingExtraError
 from warpdata.formats.rvf.graph import Adjacency
-from warpdata.formats.rvf.quant import BinaryQuant, ProductQuant, Quantiser, ResidualQuant, ScalarQuant, widen
+from warpdata.formats.rvf.quant import BinaryQuant, ProductQuant, Quantiser, ScalarQuant, widen
 from warpdata.search.query.distance import WalkSpace
 
 Floats = NDArray[np.float32]
@@ -543,4 +543,4 @@ def train_quantiser(kind: str, vectors: Floats, code_bytes: int) -> Quantiser:
     count = int(min(4096, max(1, round(1.75 * len(vectors) ** 0.5))))
     centroids = cluster(vectors, count, rounds=25)
     residual = vectors - centroids[assign(vectors, centroids)]
-    return ResidualQuant(dim, centroids, train_codebook(widen(residual, parts), parts))
+    return ProductQuant(dim, train_codebook(widen(residual, parts), parts), centroids)
