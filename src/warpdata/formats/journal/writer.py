@@ -378,8 +378,7 @@ class SlotFile(GrowingFile):
     ) -> None:
         name = os.fspath(path)
         head = pack_head({**descriptor, "slots": slots}, record_bytes)
-        self._first, self._stride = len(head), layout.record_span(record_bytes)
-        self._size = record_bytes
+        self._first, self._stride, self._size = len(head), layout.record_span(record_bytes), record_bytes
         size_bytes = self._first + slots * self._stride
         with map_os_errors(name):
             temp, self._lock, fd = create_file(name, size_bytes if in_memory else None)
