@@ -221,8 +221,7 @@ def validate_chunk_continuity(
     """Raise CorruptLayoutError unless the chunks continue each other.
 
     Indices, step ranges and lengths are checked on the list. With `check_channels` the chunks of a list with a path are
-    opened: they must have the same ids, rate, metadata and channels, and times that go on from chunk to chunk.
-    `check_files` compares the SHA-256 of every file too.
+    opened: same ids, rate, metadata and channels, times that go on. `check_files` compares every SHA-256 too.
     """
     listed = manifest if isinstance(manifest, ChunkList) else read_chunk_list(manifest)
     indices = [entry.chunk_index for entry in listed.chunks]
