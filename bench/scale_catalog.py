@@ -42,15 +42,8 @@ from warpdata.catalog.publish.publish import PublishOptions, Uploads, publish, u
 from warpdata.catalog.read.resolve import Resolver
 from warpdata.episodes.collection.facts import joined_tables, table_of
 from warpdata.formats.manifest import layout
-from warpdata.formats.manifest.codec import (
-    Pointer,
-    pack_manifest,
-    pack_pointer,
-    packed_shards,
-    parse_manifest,
-    to_json,
-)
-from warpdata.formats.manifest.model import EPISODE_KIND, ArtifactPart, BlobRef, Manifest
+from warpdata.formats.manifest.codec import Pointer, pack_manifest, pack_pointer, parse_manifest, to_json
+from warpdata.formats.manifest.model import EPISODE_KIND, ArtifactPart, BlobRef, Manifest, packed_shards
 from warpdata.ray.planning import plan_episodes
 from warpdata.settings import Settings
 from warpdata.stores.blobstore import digest_file

@@ -18,9 +18,8 @@ from typing import Any
 
 from bench import measure
 from warpdata.bytekit.checksum import sha256_hex
-from warpdata.formats.manifest.codec import PartedShards, packed_shards, with_added
 from warpdata.formats.manifest.layout import MAX_MANIFEST_BYTES
-from warpdata.formats.manifest.model import BlobRef
+from warpdata.formats.manifest.model import BlobRef, PartedShards, packed_shards, with_added
 
 PAGE = Path(__file__).parent.parent / "docs" / "explanation" / "scale.md"
 

@@ -11,7 +11,7 @@ import numpy as np
 from warpdata.bytekit.checksum import sha256_hex
 from warpdata.catalog.access import parse_name
 from warpdata.catalog.publish.signing import public_text, seeded_key, signature_file
-from warpdata.formats.manifest.codec import ShardGuide, pack_guide, pack_manifest, packed_shards, to_json
+from warpdata.formats.manifest.codec import ShardGuide, pack_guide, pack_manifest, to_json
 from warpdata.formats.manifest.model import (
     ArtifactPart,
     Binding,
@@ -20,6 +20,7 @@ from warpdata.formats.manifest.model import (
     MemberIndexRef,
     TablePart,
     TableShard,
+    packed_shards,
 )
 
 

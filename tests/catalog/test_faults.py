@@ -28,7 +28,7 @@ from tests.sweeps import SOAK
 from warpdata.errors import BlobNotFoundError, ChecksumError, ConflictError, StoreError, WarpError
 from warpdata.formats.manifest.codec import parse_manifest
 from warpdata.stores.address import StoreOptions, open_store
-from warpdata.stores.reliable import RetryPolicy
+from warpdata.stores.blobstore import RetryPolicy
 
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(
@@ -186,7 +186,7 @@ def test_cut_connections_are_retried_and_never_wrong(
     s3_catalog: str, s3_server: S3Server, picture_folder: Path, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish_demo(s3_catalog, picture_folder, count=60_000, shards=6)
-    monkeypatch.setattr("warpdata.stores.reliable.RetryPolicy.wait", lambda *_: time.sleep(0.01))
+    monkeypatch.setattr("warpdata.stores.blobstore.RetryPolicy.wait", lambda *_: time.sleep(0.01))
     with Proxy(s3_server.port, cut_every=9) as proxy:
         monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
         ds = wd.dataset("ws/demo", catalog=s3_catalog, mode=mode)
@@ -214,7 +214,7 @@ def test_a_dead_store_is_an_error_in_bounded_time(
     s3_catalog: str, s3_server: S3Server, picture_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish_demo(s3_catalog, picture_folder)
-    monkeypatch.setattr("warpdata.stores.reliable.RetryPolicy.wait", lambda *_: None)
+    monkeypatch.setattr("warpdata.stores.blobstore.RetryPolicy.wait", lambda *_: None)
     with Proxy(s3_server.port, cut_every=1) as proxy:
         monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
         with pytest.raises(WarpError):

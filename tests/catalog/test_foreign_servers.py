@@ -19,7 +19,7 @@ from warpdata.catalog.access import Access, AccessOptions
 from warpdata.errors import DatasetError, ManifestCorruptedError, StoreError, WarpError
 from warpdata.formats.manifest.model import BlobRef, check_uri
 from warpdata.stores.address import StoreOptions
-from warpdata.stores.reliable import RetryPolicy
+from warpdata.stores.blobstore import RetryPolicy
 
 SECRETS: dict[str, dict[str, Any]] = {
     "s3": {"access_key_id": "AKEY", "secret_access_key": "SECRET", "session_token": "TOKEN"},

@@ -45,8 +45,7 @@ from warpdata.errors import (
     PointerMovedError,
 )
 from warpdata.formats.manifest import layout
-from warpdata.formats.manifest.codec import PartedShards
-from warpdata.formats.manifest.model import LongList
+from warpdata.formats.manifest.model import PartedShards
 from warpdata.settings import Settings
 
 NAME = "lab/arm"
@@ -426,7 +425,7 @@ def test_ten_new_files_among_many_write_little(local_catalog: str, tmp_path: Pat
     assert sum(after[path] for path in new) < 100_000
     assert done.blobs_sent <= len(new)
     with wd.dataset(NAME, catalog=local_catalog) as ds:
-        assert isinstance(ds.manifest.artifacts["raw"].shards, LongList)
+        assert isinstance(ds.manifest.artifacts["raw"].shards, PartedShards)
         assert len(ds.artifact("raw")) == 710
         assert read_names(ds.artifact("raw"), ["f0400-0007"])[0] == b"bytes of f0400-0007"
         manifest = Path(local_catalog) / parse_name(NAME).version_key(ds.version)

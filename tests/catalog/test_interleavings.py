@@ -32,7 +32,7 @@ from warpdata.errors import (
 )
 from warpdata.formats.manifest.codec import pack_manifest, parse_manifest
 from warpdata.formats.manifest.model import ArtifactPart, BlobRef, Manifest, blob_key
-from warpdata.stores.reliable import ReliableStore, RetryPolicy
+from warpdata.stores.blobstore import ReliableStore, RetryPolicy
 
 NAME = parse_name("ws/x")
 DAY_S = 24 * 3600.0

@@ -495,8 +495,8 @@ def test_broken_media_is_a_typed_error(
 
 
 def test_an_unreachable_catalog_is_unavailable(picture_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("warpdata.stores.reliable.time.sleep", lambda _: None)
-    monkeypatch.setattr("warpdata.stores.reliable.RetryPolicy.wait", lambda *_: None)
+    monkeypatch.setattr("warpdata.stores.blobstore.time.sleep", lambda _: None)
+    monkeypatch.setattr("warpdata.stores.blobstore.RetryPolicy.wait", lambda *_: None)
     with pytest.raises(UnavailableError):
         wd.dataset("ws/x", catalog="http://127.0.0.1:1/cat")
 

@@ -183,11 +183,11 @@ def test_a_damaged_signature_is_no_signature(changed: dict[str, Any]) -> None:
 
 
 def test_a_staging_folder_that_lost_its_lock_goes_when_it_is_old(tmp_path: Path) -> None:
-    folders = [tmp_path / name for name in ("young", "old")]
+    folders = [tmp_path / f"warpdata-staging-{name}" for name in ("young", "old")]
     for folder in folders:
         folder.mkdir()
     os.utime(folders[1], (0, 0))
-    assert [staging._swept(folder) for folder in folders] == [False, True]
+    assert staging.sweep(tmp_path) == 1
     assert [folder.exists() for folder in folders] == [True, False]
 
 

@@ -165,6 +165,6 @@ def test_a_terminal_of_few_letters_shows_what_it_has() -> None:
 def test_json_of_any_name_is_json(encoding: str) -> None:
     said = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
     value = {"path": os.fsdecode(b"caf\xc3\xa9-\xff.wshard"), "signals": ["é"]}
-    Console(as_json=True, out=said).emit(value)
+    Console(as_json=True, out=said).show(Output(value))
     said.flush()
     assert json.loads(said.buffer.getvalue().decode(encoding)) == value  # type: ignore[attr-defined]

@@ -18,7 +18,7 @@ from warpdata.corpora.shuffled import ShuffledRows
 from warpdata.corpora.source import FixedOrderSource, MmapShardSource, StoreShardSource
 from warpdata.errors import BlobNotFoundError, StoreError, TruncatedError, UnavailableError
 from warpdata.formats.gamsae.shard import encode_shard_bytes
-from warpdata.stores.reliable import RetryPolicy
+from warpdata.stores.blobstore import RetryPolicy
 
 
 class TestMapped(RowSourceContract):

@@ -15,23 +15,20 @@ from tests.sweeps import enough_examples
 from warpdata.bytekit.checksum import sha256_hex
 from warpdata.errors import ConflictError, ManifestCorruptedError
 from warpdata.formats.manifest import layout
-from warpdata.formats.manifest.codec import (
-    PartedShards,
-    pack_manifest,
-    packed_shards,
-    parse_manifest,
-    read_part,
-    with_added,
-    with_tail,
-)
+from warpdata.formats.manifest.codec import pack_manifest, parse_manifest
 from warpdata.formats.manifest.model import (
     ArtifactPart,
     BlobRef,
     Manifest,
+    PartedShards,
     PartRef,
     TableShard,
     blob_json,
     canonical_json,
+    packed_shards,
+    read_part,
+    with_added,
+    with_tail,
 )
 
 

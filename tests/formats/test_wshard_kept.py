@@ -17,7 +17,7 @@ from tests.memory_store import MemoryStore
 from warpdata.bytekit.lazy import BLOCK_CACHE, DEFAULT_BYTES
 from warpdata.formats.wshard import ShardReader, reader
 from warpdata.stores.blobs import StoreFolder
-from warpdata.stores.reliable import Meter, ReliableStore
+from warpdata.stores.blobstore import Meter, ReliableStore
 
 STEPS = 300
 RGB = np.repeat(np.random.default_rng(1).integers(0, 40, (STEPS, 16, 4, 3), np.uint8), 4, axis=2)

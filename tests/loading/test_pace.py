@@ -13,7 +13,7 @@ import warpdata as wd
 from tests.servers import run_http
 from warpdata.loading.episode_reader import EpisodeReader
 from warpdata.loading.pace import PaceLine
-from warpdata.stores.reliable import Traffic, traffic
+from warpdata.stores.blobstore import Traffic, traffic
 
 
 class Terminal(io.StringIO):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import warpdata as wd
 from tests.ray.sets import made, publish_arm
 from warpdata.errors import ConflictError, DatasetError, NoStepsError, TooLargeError
-from warpdata.formats.manifest.codec import PartedShards
+from warpdata.formats.manifest.model import PartedShards
 from warpdata.ray import planning as rows
 from warpdata.ray.planning import TASK_BYTES, TablePlan, WindowShape, plan_episodes, plan_windows, runs
 from warpdata.timeline.source import StepClock

@@ -24,7 +24,7 @@ from warpdata.errors import (
 )
 from warpdata.search.moments import trajectories
 from warpdata.search.moments.behaviour import Channels, Observation
-from warpdata.stores.reliable import RetryPolicy
+from warpdata.stores.blobstore import RetryPolicy
 from warpdata.stores.webclient import JsonService
 
 

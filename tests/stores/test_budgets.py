@@ -14,9 +14,8 @@ from tests.memory_store import MemoryStore
 from tests.published import publish_demo
 from tests.servers import run_http, serving
 from warpdata.errors import BudgetExceededError, LimitExceededError
-from warpdata.stores.blobstore import Blob
+from warpdata.stores.blobstore import Blob, Budget, Meter, ReliableStore, RetryPolicy
 from warpdata.stores.http import HttpStore
-from warpdata.stores.reliable import Budget, Meter, ReliableStore, RetryPolicy
 
 
 def filled(budget: Budget, inner: MemoryStore | None = None) -> ReliableStore:

@@ -22,10 +22,9 @@ from tests.sweeps import enough_examples
 from warpdata.bytekit.checksum import sha256_hex
 from warpdata.errors import ChecksumError, OfflineError, StoreError
 from warpdata.stores.blobs import BlobAddress, BlobReader
-from warpdata.stores.blobstore import PAGE_BYTES
+from warpdata.stores.blobstore import PAGE_BYTES, ReliableStore
 from warpdata.stores.local import LocalStore
 from warpdata.stores.pagecache import PageCache
-from warpdata.stores.reliable import ReliableStore
 
 SIZE = 5 * PAGE_BYTES + 123
 DATA = np.random.default_rng(1).bytes(SIZE)

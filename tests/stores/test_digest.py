@@ -13,7 +13,6 @@ from warpdata.errors import ChecksumError, StoreError, WarpError
 from warpdata.stores import blobstore
 from warpdata.stores.blobstore import (
     PAGE_BYTES,
-    DigestedFile,
     FileDigest,
     check_unchanged,
     checked_chunks,
@@ -38,25 +37,11 @@ CHANGES = {
 }
 
 
-def read_all(path: Path, expected: FileDigest) -> None:
-    with DigestedFile(path, expected) as file:
-        assert bytes(file.read(0, len(DATA))) == DATA
-
-
-def read_ends(path: Path, expected: FileDigest) -> None:
-    with DigestedFile(path, expected) as file:
-        assert [bytes(view) for view in file.read_many([(0, 1), (5, 5), (len(DATA) - 1, len(DATA))])] == [
-            DATA[:1],
-            b"",
-            DATA[-1:],
-        ]
-
-
 def send(path: Path, expected: FileDigest) -> None:
     assert b"".join(bytes(chunk) for chunk in checked_chunks(path, expected)) == DATA
 
 
-@pytest.mark.parametrize("use", [check_unchanged, read_all, read_ends, send])
+@pytest.mark.parametrize("use", [check_unchanged, send])
 @pytest.mark.parametrize("change", CHANGES)
 def test_every_change_is_noticed(
     change: str, use: Callable[[Path, FileDigest], None], tmp_path: Path
@@ -88,7 +73,7 @@ def test_a_change_while_it_is_hashed(tmp_path: Path, monkeypatch: pytest.MonkeyP
         digest_file(path)
 
 
-@pytest.mark.parametrize("use", [check_unchanged, read_all, send])
+@pytest.mark.parametrize("use", [check_unchanged, send])
 def test_a_file_that_is_gone(use: Callable[[Path, FileDigest], None], tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(DATA)

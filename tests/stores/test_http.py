@@ -30,8 +30,8 @@ from warpdata.errors import (
 )
 from warpdata.settings import Settings
 from warpdata.stores.address import StoreOptions, open_store
+from warpdata.stores.blobstore import ReliableStore, RetryPolicy
 from warpdata.stores.http import HttpStore
-from warpdata.stores.reliable import ReliableStore, RetryPolicy
 from warpdata.stores.webclient import Proxies, retry_after_s
 
 DATA = bytes(range(256)) * 40

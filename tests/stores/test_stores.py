@@ -30,11 +30,10 @@ from warpdata.settings import Settings
 from warpdata.stores import s3
 from warpdata.stores.address import StoreOptions, address_in_catalog, open_store
 from warpdata.stores.blobs import BlobAddress, BlobReader, LocalBlobReader
-from warpdata.stores.blobstore import BlobStore
+from warpdata.stores.blobstore import BlobStore, Budget, Meter, ReliableStore, RetryPolicy
 from warpdata.stores.http import HttpStore
 from warpdata.stores.local import LocalStore
 from warpdata.stores.pagecache import PageCache
-from warpdata.stores.reliable import Budget, Meter, ReliableStore, RetryPolicy
 from warpdata.stores.webclient import retry_after_s
 
 

@@ -20,8 +20,7 @@ from warpdata._api import store_folder, url_cache
 from warpdata.bytekit.io.ranges import FarRangeReader
 from warpdata.errors import BlobChangedError
 from warpdata.stores.blobs import StoreFile, StoreFolder
-from warpdata.stores.blobstore import PAGE_BYTES
-from warpdata.stores.reliable import Meter, ReliableStore
+from warpdata.stores.blobstore import PAGE_BYTES, Meter, ReliableStore
 
 SIZE = 5 * PAGE_BYTES + 17
 OLD = np.random.default_rng(1).bytes(SIZE)

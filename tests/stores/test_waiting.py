@@ -25,9 +25,8 @@ from warpdata.bytekit.process.threads import ReadAhead
 from warpdata.errors import UnavailableError
 from warpdata.stores import blobs, pagecache
 from warpdata.stores.address import StoreOptions, open_store
-from warpdata.stores.blobstore import digest_file
+from warpdata.stores.blobstore import ReliableStore, digest_file
 from warpdata.stores.http import HttpStore
-from warpdata.stores.reliable import ReliableStore
 
 
 def stranger(path: Path, start: int, length: int = 1) -> int:

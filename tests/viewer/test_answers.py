@@ -449,12 +449,12 @@ def test_in_a_notebook_it_shows_itself(root: Path, monkeypatch: pytest.MonkeyPat
 def test_the_first_rows_are_there_before_everything_is_known(recorded: Path) -> None:
     snapshot = Shown(recorded).snapshot
     rows = np.arange(len(snapshot.ids))
-    before = snapshot.listed(rows)
+    before = snapshot.list_rows(rows)
     assert not snapshot.has_facts
     snapshot.facts()
     assert snapshot.has_facts
     after = [
-        {name: value for name, value in row.items() if value is not None} for row in snapshot.listed(rows)
+        {name: value for name, value in row.items() if value is not None} for row in snapshot.list_rows(rows)
     ]
     assert [{name: value for name, value in row.items() if value is not None} for row in before] == after
 

@@ -9,7 +9,7 @@ import pytest
 
 import warpdata as wd
 from warpdata.timeline.pictures import as_pixels, is_camera, limits_of, shrink_pixels
-from warpdata.viewer.framing import framed, sendable
+from warpdata.viewer.framing import pack_arrays, sendable
 
 SHAPES: list[tuple[tuple[int, ...], str, bool]] = [
     ((48, 64, 3), "uint8", True), ((48, 64), "uint8", True), ((48, 64), "uint16", True), ((3, 48, 64), "float32", True),
@@ -70,7 +70,7 @@ def test_arrays_on_the_wire_are_what_their_head_says() -> None:
         "b": np.arange(6.0).reshape(2, 3),
         "c": np.empty((0, 3), np.float32),
     }
-    body = framed({"word": "é", "big": 1 << 60}, arrays)
+    body = pack_arrays({"word": "é", "big": 1 << 60}, arrays)
     import json
 
     size = int.from_bytes(body[4:8], "little")

@@ -12,6 +12,7 @@ from warpdata.errors import (
     CorruptLayoutError,
     FormatError,
     StoreError,
+    nearest,
     require_integer,
     require_kind,
     suggests,
@@ -37,9 +38,8 @@ if TYPE_CHECKING:
     from warpdata.episodes.collection.jobs import Runner
     from warpdata.search.store import VectorStore
     from warpdata.stores.blobs import StoreFolder
-    from warpdata.stores.blobstore import BlobStore
+    from warpdata.stores.blobstore import BlobStore, Listener
     from warpdata.stores.pagecache import PageCache
-    from warpdata.stores.reliable import Listener
     from warpdata.timeline.episode import Episode
 
 _EPISODE_VERBS = (
@@ -281,7 +281,7 @@ def connect(address: str) -> BlobStore:
     from warpdata.catalog.access import access_options
     from warpdata.settings import Settings
     from warpdata.stores.address import open_store
-    from warpdata.stores.reliable import Meter, ReliableStore
+    from warpdata.stores.blobstore import Meter, ReliableStore
 
     return ReliableStore(open_store(address, access_options(Settings.from_env()).store), Meter())
 
@@ -363,18 +363,15 @@ def dataset(
 
     Further options are fields of AccessOptions: cache_dir, cache_bytes, prefetch, verify, trusted_keys, …
     """
-    from warpdata.catalog.access import (
-        access_options,
-        catalog_tuple,
-        check_keywords,
-        parse_name,
-        parse_size,
-    )
+    from warpdata.catalog.access import AccessKeywords, access_options, catalog_tuple, parse_name, parse_size
     from warpdata.catalog.dataset import open_dataset
     from warpdata.settings import Settings
-    from warpdata.stores.reliable import Budget
+    from warpdata.stores.blobstore import Budget
 
-    check_keywords(options, "mode", "catalog", "max_bytes", "max_requests", "listener")
+    known = ["mode", "catalog", "max_bytes", "max_requests", "listener", *AccessKeywords.__annotations__]
+    for word in options:
+        if word not in known:
+            raise TypeError(f"unknown option {word!r}.{nearest(word, known)} There are {', '.join(known)}")
     limit = None if max_bytes is None else parse_size(max_bytes)
     most = None if max_requests is None else require_integer("max_requests", max_requests, 1 << 63)
     access = access_options(

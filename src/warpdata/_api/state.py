@@ -65,7 +65,7 @@ def _episodes_of_address(address: dict[str, Any] | None) -> Episodes:
     import json
     import operator
 
-    from warpdata.catalog.dataset import reopen_episodes
+    from warpdata.catalog.dataset import reopen_dataset
     from warpdata.episodes.collection.episodes import Episodes
     from warpdata.episodes.collection.local import ShardFolderSource
     from warpdata.errors import DatasetError
@@ -83,5 +83,5 @@ def _episodes_of_address(address: dict[str, Any] | None) -> Episodes:
     elif address["kind"] == "shards":
         whole = Episodes(ShardFolderSource(folder_at(address["address"]), address["names"]))
     else:
-        whole = Episodes(reopen_episodes(json.dumps(address["recipe"]), address["artifact"]))
+        whole = Episodes(reopen_dataset(json.dumps(address["recipe"])).episodes_source(address["artifact"]))
     return whole if address["rows"] is None else whole[address["rows"]]

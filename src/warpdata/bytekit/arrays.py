@@ -89,8 +89,8 @@ _BY_NUMPY = {numpy: _BY_NAME[name] for name, numpy in _NUMPY.items()}
 
 def dtype_named(name: str) -> DType:
     """The dtype with this short name, or ValueError."""
-    found = _BY_NAME.get(name)
-    return DType(name) if found is None else found
+    dtype = _BY_NAME.get(name)
+    return DType(name) if dtype is None else dtype
 
 
 def dtype_of(dtype: object) -> DType:
@@ -100,15 +100,15 @@ def dtype_of(dtype: object) -> DType:
     if isinstance(dtype, str) and dtype in _BY_NAME:
         return _BY_NAME[dtype]
     try:
-        found = _BY_NUMPY.get(np.dtype(dtype))  # type: ignore[call-overload]
+        known = _BY_NUMPY.get(np.dtype(dtype))  # type: ignore[call-overload]
     except TypeError:
-        found = None
-    if found is None:
+        known = None
+    if known is None:
         near = nearest(str(dtype), [*DTYPE_NAMES, *map(str, _BY_NUMPY)])
         raise ValueError(
             f"no such element type: {dtype!r}; use one of {', '.join(DTYPE_NAMES)} in little-endian order.{near}"
         )
-    return found
+    return known
 
 
 def byte_view(data: Buffer | NDArray[Any]) -> memoryview:
@@ -289,13 +289,13 @@ def _gathered(
     cuts = (np.flatnonzero(np.diff(rows) > gap_rows + 1) + 1).tolist()
     if cuts and bring is not None:
         bring(rows)
-    found = []
+    pieces = []
     for start, end in zip([0, *cuts], [*cuts, len(rows)], strict=True):
         part = rows[start:end]
         low, high = int(part[0]), int(part[-1]) + 1
         stretch = read(low, high)
-        found.append(stretch if len(part) == high - low else stretch[part - low])
-    return found[0] if len(found) == 1 else np.concatenate(found)
+        pieces.append(stretch if len(part) == high - low else stretch[part - low])
+    return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
 
 def _wrapped(index: int, count: int, what: str = "row") -> int:
@@ -308,5 +308,5 @@ def _all_wrapped(indices: NDArray[Any], count: int, what: str = "row") -> NDArra
     """Negative positions counted from the end; anything outside is an IndexError."""
     if indices.size and not -count <= (low := int(indices.min())) <= (high := int(indices.max())) < count:
         raise IndexError(f"{what} {low if low < -count else high} of {count}")
-    found = indices.astype(np.int64, copy=False)
-    return np.where(found < 0, found + count, found)
+    rows = indices.astype(np.int64, copy=False)
+    return np.where(rows < 0, rows + count, rows)

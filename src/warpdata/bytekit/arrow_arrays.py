@@ -27,7 +27,7 @@ def to_arrow(values: NDArray[Any]) -> Any:
 
 def text_to_arrow(items: Sequence[str] | Sequence[bytes], kind: Any) -> Any:
     """Text or bytes as an Arrow array of strings or binaries."""
-    encoded = [each.encode() if isinstance(each, str) else each for each in items]
+    encoded = [item.encode() if isinstance(item, str) else item for item in items]
     ends = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
     if ends[-1] > _MOST_TEXT:
         return pa.array(items, kind)
@@ -39,8 +39,8 @@ def numpy_dtype(kind: Any) -> np.dtype[Any]:
     """What numpy calls an Arrow type."""
     if pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind):
         return np.dtype(_FLOATS.get(str(kind), str(kind)))
-    found: np.dtype[Any] = np.dtype(kind.to_pandas_dtype())
-    return found
+    dtype: np.dtype[Any] = np.dtype(kind.to_pandas_dtype())
+    return dtype
 
 
 def to_numpy(array: Any) -> NDArray[Any]:

@@ -38,8 +38,8 @@ def crc32c_at_once(data: memoryview, value: int = 0) -> int:
     """
     if data.nbytes > _AT_ONCE_BYTES:
         return crc32c(data, value)
-    found: int = _crc32c.crc32c(data, value, gil_release_mode=0)
-    return found
+    checksum: int = _crc32c.crc32c(data, value, gil_release_mode=0)
+    return checksum
 
 
 def join_crc32c(first: int, second: int, second_bytes: int) -> int:

@@ -187,21 +187,16 @@ def _zstd_decode(data: memoryview, raw_size: int) -> bytes:
     with _library_errors("zstd frame", raw_size):
         if announced == raw_size:
             return _decompressor().decompress(data, max_output_size=raw_size, allow_extra_data=False)
-        return _zstd_decode_frames(data, raw_size)
-
-
-def _zstd_decode_frames(data: memoryview, raw_size: int) -> bytes:
-    """Frames without content size, or several of them: read into one buffer that cannot grow."""
-    context = _zstd.ZstdDecompressor(max_window_size=MAX_WINDOW_BYTES)
-    out = bytearray(raw_size)
-    view = memoryview(out)
-    filled = 0
-    with context.stream_reader(data, read_across_frames=True) as stream:
-        while filled < raw_size and (count := stream.readinto(view[filled:])):
-            filled += count
-        if filled != raw_size or stream.read(1):
-            raise CorruptLayoutError(f"zstd frames do not hold the {raw_size} bytes announced")
-    return bytes(out)
+        context = _zstd.ZstdDecompressor(max_window_size=MAX_WINDOW_BYTES)
+        out = bytearray(raw_size)
+        view = memoryview(out)
+        filled = 0
+        with context.stream_reader(data, read_across_frames=True) as stream:
+            while filled < raw_size and (count := stream.readinto(view[filled:])):
+                filled += count
+            if filled != raw_size or stream.read(1):
+                raise CorruptLayoutError(f"zstd frames do not hold the {raw_size} bytes announced")
+        return bytes(out)
 
 
 def decode_lz4_frame(data: Buffer, raw_size: int) -> bytes:
@@ -221,15 +216,15 @@ def _compressor(level: int, checksum: bool = False) -> _zstd.ZstdCompressor:
     key = (level, checksum)
     if key not in cache:
         cache[key] = _zstd.ZstdCompressor(level=level, write_checksum=checksum)
-    found: _zstd.ZstdCompressor = cache[key]
-    return found
+    compressor: _zstd.ZstdCompressor = cache[key]
+    return compressor
 
 
 def _decompressor() -> _zstd.ZstdDecompressor:
     if not hasattr(_contexts, "decompressor"):
         _contexts.decompressor = _zstd.ZstdDecompressor()
-    found: _zstd.ZstdDecompressor = _contexts.decompressor
-    return found
+    decompressor: _zstd.ZstdDecompressor = _contexts.decompressor
+    return decompressor
 
 
 SKIPPABLE_MAGIC = 0x184D2A5E

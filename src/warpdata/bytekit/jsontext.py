@@ -65,15 +65,15 @@ def plain_json(value: Any, levels: int | None = None) -> Any:
         for key in value:
             if not isinstance(key, str):
                 raise ValueError(f"the key {key!r:.40} is not a string")
-        return {key: plain_json(each, deeper) for key, each in value.items()}
-    return [plain_json(each, deeper) for each in value]
+        return {key: plain_json(item, deeper) for key, item in value.items()}
+    return [plain_json(item, deeper) for item in value]
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    entries = dict(pairs)
+    if len(entries) != len(pairs):
         raise ValueError("a key appears twice")
-    return found
+    return entries
 
 
 def _refuse_constant(name: str) -> Any:

@@ -80,10 +80,10 @@ class BlockCache:
     def get(self, owner: int, name: Hashable) -> Any:
         """A block of a reader if it is still here."""
         with self._lock:
-            found = self._blocks.get((owner, name))
-            if found is not None:
+            block = self._blocks.get((owner, name))
+            if block is not None:
                 self._blocks.move_to_end((owner, name))
-            return found
+            return block
 
     def put(self, owner: int, name: Hashable, block: Any) -> None:
         """Keep a block, anything with `nbytes`, and drop those that were not used for longest."""

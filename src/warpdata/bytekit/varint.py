@@ -85,7 +85,19 @@ def decode_varints_prefix(data: Buffer, count: int | None = None) -> tuple[NDArr
             if len(block) > MAX_VARINT_BYTES:
                 raise CorruptLayoutError(f"a varint is longer than {MAX_VARINT_BYTES} bytes")
             break
-        parts.append(_decode_block(block, ends))
+        starts = np.concatenate(([0], ends[:-1] + 1))
+        lengths = ends - starts + 1
+        if lengths.max() > MAX_VARINT_BYTES:
+            raise CorruptLayoutError(f"a varint is longer than {MAX_VARINT_BYTES} bytes")
+        if (block[ends[lengths == MAX_VARINT_BYTES]] > 1).any():  # the tenth byte holds one bit
+            raise CorruptLayoutError("a varint does not fit in 64 bits")
+        values = (block[starts] & 0x7F).astype(np.uint64)
+        longer = np.flatnonzero(lengths > 1)
+        for byte in range(1, int(lengths.max())):
+            longer = longer[lengths[longer] > byte]
+            part = (block[starts[longer] + byte] & 0x7F).astype(np.uint64)
+            values[longer] |= part << _SHIFTS[byte]
+        parts.append(values)
         used += int(ends[-1]) + 1
         left = None if left is None else left - len(ends)
     if left:
@@ -93,23 +105,6 @@ def decode_varints_prefix(data: Buffer, count: int | None = None) -> tuple[NDArr
     if len(parts) == 1:
         return parts[0], used
     return np.concatenate([np.zeros(0, np.uint64), *parts]), used
-
-
-def _decode_block(raw: NDArray[np.uint8], ends: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """The values that end at these bytes, by one step for each byte of the longest."""
-    starts = np.concatenate(([0], ends[:-1] + 1))
-    lengths = ends - starts + 1
-    if lengths.max() > MAX_VARINT_BYTES:
-        raise CorruptLayoutError(f"a varint is longer than {MAX_VARINT_BYTES} bytes")
-    if (raw[ends[lengths == MAX_VARINT_BYTES]] > 1).any():  # the tenth byte holds one bit
-        raise CorruptLayoutError("a varint does not fit in 64 bits")
-    values = (raw[starts] & 0x7F).astype(np.uint64)
-    longer = np.flatnonzero(lengths > 1)
-    for byte in range(1, int(lengths.max())):
-        longer = longer[lengths[longer] > byte]
-        part = (raw[starts[longer] + byte] & 0x7F).astype(np.uint64)
-        values[longer] |= part << _SHIFTS[byte]
-    return values
 
 
 def zigzag_decode(values: ArrayLike) -> NDArray[np.int64]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
 import shutil
@@ -27,13 +28,11 @@ from warpdata.errors import (
     ManifestCorruptedError,
     OfflineError,
     StoreError,
-    nearest,
     require_kind,
     require_word,
     suggests,
 )
-from warpdata.formats.manifest.codec import PartSource
-from warpdata.formats.manifest.model import DATASET_ID, BlobRef
+from warpdata.formats.manifest.model import DATASET_ID, BlobRef, PartSource
 from warpdata.settings import Settings, aws_keys, azure_sas
 from warpdata.stores.address import (
     StoreOptions,
@@ -45,11 +44,19 @@ from warpdata.stores.address import (
 )
 from warpdata.stores.awskeys import AwsProfile
 from warpdata.stores.blobs import BlobAddress, BlobReader, LocalBlobReader
-from warpdata.stores.blobstore import BlobStore, PageSums, check_key
+from warpdata.stores.blobstore import (
+    BlobStore,
+    Budget,
+    Listener,
+    Meter,
+    PageSums,
+    ReliableStore,
+    RetryPolicy,
+    check_key,
+)
 from warpdata.stores.local import STAGING, LocalStore
 from warpdata.stores.pagecache import PageCache
 from warpdata.stores.prefetch import WholeBlobFetcher
-from warpdata.stores.reliable import Budget, Listener, Meter, ReliableStore, RetryPolicy
 from warpdata.stores.webclient import Proxies
 from warpdata.timeline.times import parse_time_ns
 
@@ -198,14 +205,6 @@ class AccessKeywords(TypedDict, total=False):
     store: StoreOptions | None
 
 
-def check_keywords(given: Iterable[str], *beside: str) -> None:
-    """TypeError for a name that is neither one of AccessKeywords nor an argument beside them."""
-    known = [*beside, *AccessKeywords.__annotations__]
-    for name in given:
-        if name not in known:
-            raise TypeError(f"unknown option {name!r}.{nearest(name, known)} There are {', '.join(known)}")
-
-
 def _absolute(address: str | os.PathLike[str]) -> str:
     """A local folder as an absolute path; other addresses as they are."""
     address = os.fspath(address)
@@ -277,6 +276,8 @@ class Access:
         self, options: AccessOptions, listener: Listener | None = None, policy: RetryPolicy | None = None
     ) -> None:
         self.options = options
+        self.is_offline = options.mode == "local"
+        """Whether no network may be used."""
         self.meter = Meter(options.budget, listener)
         self._policy = policy
         self.catalogs = []
@@ -294,11 +295,6 @@ class Access:
         """The page cache, unless nothing may be written to this disk."""
         options = self.options
         return None if options.mode == "remote" else PageCache(options.cache_dir, options.cache_bytes)
-
-    @property
-    def is_offline(self) -> bool:
-        """Whether no network may be used."""
-        return self.options.mode == "local"
 
     @property
     def reads_ahead(self) -> bool:
@@ -422,10 +418,21 @@ class Staging:
     """A temporary folder that is removed when it is closed, collected, or its process ends in any way."""
 
     def __init__(self, parent: str | os.PathLike[str] | None = None) -> None:
-        root = Path(parent or tempfile.gettempdir())
-        made = _absent(root)
+        root, lock = Path(parent or tempfile.gettempdir()), None
+        made = [root] if root.name == STAGING else []  # that one is always ours
+        absent = itertools.takewhile(lambda folder: not folder.exists(), (root, *root.parents))
+        made += [folder for folder in absent if folder not in made]
         with map_os_errors(root):
-            self.path, lock = _owned_folder(root)
+            while lock is None:
+                make_folders(root)
+                # Another process may remove the folder, or the one around it, before it is locked.
+                with contextlib.suppress(FileNotFoundError):
+                    self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=root))
+                    try:
+                        lock = _lock_folder(self.path)
+                    except StoreError:
+                        shutil.rmtree(self.path, ignore_errors=True)
+                        raise
         sweep(root)
         self._finalizer = weakref.finalize(self, _remove_own, self.path, lock, made)
 
@@ -455,47 +462,18 @@ def sweep(root: Path) -> int:
     for folder in root.glob(f"{_PREFIX}*"):
         # Several processes may sweep at the same time.
         with contextlib.suppress(OSError, StoreError):
-            removed += folder.stat().st_uid == os.getuid() and _swept(folder)
-    return removed
-
-
-def _owned_folder(root: Path) -> tuple[Path, FileLock]:
-    while True:
-        make_folders(root)
-        # Another process may remove the folder, or the one around it, before it is locked. Other errors are final.
-        with contextlib.suppress(FileNotFoundError):
-            folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=root))
-            try:
-                lock = _lock_folder(folder)
-            except StoreError:
+            status, lock = folder.stat(), None
+            if status.st_uid != os.getuid():
+                continue
+            if (folder / _LOCK).exists():
+                if (lock := _lock_folder(folder)) is None:
+                    continue
+            elif time.time() - status.st_mtime <= _UNOWNED_S:
+                continue
+            with lock or contextlib.nullcontext():
                 shutil.rmtree(folder, ignore_errors=True)
-                raise
-            if lock is not None:
-                return folder, lock
-
-
-def _swept(folder: Path) -> bool:
-    if not (folder / _LOCK).exists():
-        is_dead = time.time() - folder.stat().st_mtime > _UNOWNED_S
-        if is_dead:
-            shutil.rmtree(folder, ignore_errors=True)
-        return is_dead
-    lock = _lock_folder(folder)
-    if lock is None:
-        return False
-    with lock:
-        shutil.rmtree(folder, ignore_errors=True)
-    return True
-
-
-def _absent(root: Path) -> list[Path]:
-    """The folders that must be made for `root`, innermost first; a staging folder is always ours."""
-    made = [root] if root.name == STAGING else []
-    for folder in (root, *root.parents):
-        if folder.exists():
-            break
-        made += [] if folder in made else [folder]
-    return made
+            removed += 1
+    return removed
 
 
 def _lock_folder(folder: Path) -> FileLock | None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Unpack
 
-from warpdata.bytekit.io.ranges import RangeReader
+from warpdata.bytekit.io.ranges import Closing, RangeReader
 from warpdata.bytekit.process.forks import cached_property
 from warpdata.catalog.access import (
     Access,
@@ -22,7 +22,8 @@ from warpdata.catalog.access import (
     parse_size,
 )
 from warpdata.catalog.manage.reports import DatasetDiff, diff_manifests
-from warpdata.catalog.manage.versions import Version, list_tags, list_versions
+from warpdata.catalog.manage.versions import list_tags, list_versions
+from warpdata.catalog.publish.pointers import Version
 from warpdata.catalog.read.artifacts import Artifact
 from warpdata.catalog.read.episodes import (
     EPISODES_TABLE,
@@ -63,8 +64,8 @@ from warpdata.errors import (
 from warpdata.formats.manifest import model
 from warpdata.settings import Settings
 from warpdata.sql.engine import SqlResult, run_sql
+from warpdata.stores.blobstore import Listener, Spent
 from warpdata.stores.pagecache import PageCache
-from warpdata.stores.reliable import Listener, Spent
 from warpdata.timeline.cards import html_table, text, titled_card
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ class WarmReport:
     shards_skipped: int
 
 
-class Dataset:
+class Dataset(Closing):
     """One version of a dataset: an immutable manifest, and its tables and artifacts."""
 
     def __init__(self, name: DatasetName, resolved: Resolved, access: Access, streams: Streams) -> None:
@@ -127,6 +128,12 @@ class Dataset:
             require_kind("Dataset", value, kind, f"made by wd.dataset, of a {kind.__name__}")
         self.name = name
         self.manifest: model.Manifest = resolved.manifest
+        self.id = self.manifest.dataset_id
+        """workspace/name."""
+        self.version = self.version_hash = self.manifest.version_hash
+        """The hash that names this version for ever."""
+        self.tables, self.artifacts = list(self.manifest.tables), list(self.manifest.artifacts)
+        """The names of the tables, and of the artifacts."""
         self.catalog: Catalog = resolved.catalog
         self.is_remembered = resolved.is_remembered
         self.signature = resolved.signature
@@ -143,28 +150,6 @@ class Dataset:
     def _artifacts(self) -> dict[str, Artifact]:
         parts = self.manifest.artifacts
         return {name: Artifact(name, part, self.access, self.catalog) for name, part in parts.items()}
-
-    @property
-    def id(self) -> str:
-        """workspace/name."""
-        return self.manifest.dataset_id
-
-    @property
-    def version(self) -> str:
-        """The hash that names this version for ever."""
-        return self.manifest.version_hash
-
-    version_hash = version
-
-    @property
-    def tables(self) -> list[str]:
-        """Names of the tables."""
-        return list(self.manifest.tables)
-
-    @property
-    def artifacts(self) -> list[str]:
-        """Names of the artifacts."""
-        return list(self.manifest.artifacts)
 
     @property
     def spent(self) -> Spent:
@@ -408,10 +393,6 @@ class Dataset:
 
     def verify(self, progress: Progress | None = None) -> list[str]:
         """Read every blob and compare it with its hash, and every footer with the manifest; the damage found."""
-        return self.verify_blobs(progress)[1]
-
-    def verify_blobs(self, progress: Progress | None = None) -> tuple[int, list[str]]:
-        """The number of blobs, and the damage found."""
         blobs: list[tuple[str, model.BlobRef]] = []
         damaged: list[str] = []
         parts: dict[str, Any] = {**self.manifest.tables, **self.manifest.artifacts}
@@ -437,7 +418,7 @@ class Dataset:
                 _ = files.file(number).metadata
             except (FormatError, StoreError, ManifestCorruptedError) as error:
                 damaged.append(str(error))
-        return len({blob.hash for _, blob in blobs}), damaged
+        return damaged
 
     def diff(self, other: Dataset | str) -> DatasetDiff:
         """What changed from this version to another one."""
@@ -502,12 +483,6 @@ class Dataset:
         name = DatasetName(self.id, hash_prefix=self.version)
         return open_dataset, (name, self.access.options, self.streams)
 
-    def __enter__(self) -> Dataset:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def _repr_html_(self) -> str:
         parts = [
             ["table", text(name), f"{part.row_count} rows"] for name, part in self.manifest.tables.items()
@@ -569,14 +544,8 @@ def reopen_dataset(recipe: str) -> Dataset:
     return open_recipe(json.loads(recipe))
 
 
-@functools.lru_cache(maxsize=8)
-def reopen_episodes(recipe: str, artifact: str) -> PublishedSource:
-    """The episodes of a dataset of another process."""
-    return reopen_dataset(recipe).episodes_source(artifact)
-
-
-def _no_streams(*_: Any, **__: Any) -> Any:
+def _refuse_streams(*_: Any, **__: Any) -> Any:
     raise DatasetError("this dataset was opened for references only")
 
 
-_NO_STREAMS = Streams(*[_no_streams] * 6)
+_NO_STREAMS = Streams(*[_refuse_streams] * 6)

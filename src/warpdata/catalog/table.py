@@ -26,7 +26,7 @@ from warpdata.sql.columns import (
     MAX_BYTES,
     EngineColumn,
     Positions,
-    collected,
+    collect_batches,
     pandas_from,
     polars_from,
     rows_at,
@@ -222,31 +222,21 @@ class Table:
         self.dataset = dataset
         self.name = name
         self.files = dataset.files_of(name)
+        self.part: TablePart = self.files.part
+        """The table in the manifest."""
+        self.row_count = self.part.row_count
+        """Rows of the whole table, before any filter."""
         self.columns = columns
         self.predicate = predicate
         self.expression = expression
         """A condition on rows as an Arrow expression, beside the one in SQL."""
-
-    @property
-    def part(self) -> TablePart:
-        """The table in the manifest."""
-        return self.files.part
-
-    @property
-    def row_count(self) -> int:
-        """Rows of the whole table, before any filter."""
-        return self.part.row_count
+        self.is_filtered = predicate is not None or expression is not None
 
     @property
     def row_bytes(self) -> int:
         """About how many bytes a row of the view takes, as far as that is known without reading."""
         widths = sum(_value_bytes(kind) for kind in self.schema().types)
         return max(widths, self.part.byte_size // max(1, self.row_count)) if self.columns is None else widths
-
-    @property
-    def is_filtered(self) -> bool:
-        """Whether the view leaves rows out."""
-        return self.predicate is not None or self.expression is not None
 
     @property
     def condition(self) -> str | None:
@@ -526,7 +516,7 @@ class Table:
 
     def _collect(self, request: StreamRequest, max_rows: int | None, max_bytes: int) -> pa.Table:
         with contextlib.closing(self.dataset.open_stream(self, request)) as stream:
-            return collected(stream, self.schema(), f"table {self.name!r}", max_rows, max_bytes)
+            return collect_batches(stream, self.schema(), f"table {self.name!r}", max_rows, max_bytes)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Table, (self.dataset, self.name, self.columns, self.predicate, self.expression)

@@ -272,7 +272,7 @@ def _add_argument(
             kind, note = kind.__origin__, kind.__metadata__[0]
             about = note if isinstance(note, Arg) else about._replace(help=note)
         else:
-            kind = next(each for each in typing.get_args(kind) if each is not NoneType)
+            kind = next(option for option in typing.get_args(kind) if option is not NoneType)
     is_list, is_required = typing.get_origin(kind) is Sequence, default is inspect.Parameter.empty
     while is_list and typing.get_args(kind):  # one word, or several at once
         kind = typing.get_args(kind)[0]

@@ -93,14 +93,11 @@ class Console:
                 shown = shown.replace(word, self.paint(word, name), 1)
             self.out.write(shown + "\n")
 
-    def emit(self, value: Any) -> None:
-        """Print the result for a program; nothing in text mode."""
+    def show(self, report: Output) -> int:
+        """Print a report, for a program or for people, and return its exit code."""
+        value = list(report.lines) if report.value is None and report.lines else report.value
         if self.as_json and value is not None:
             self.out.write(json_text(value, self.out.encoding) + "\n")
-
-    def show(self, report: Output) -> int:
-        """Print a report and return its exit code."""
-        self.emit(list(report.lines) if report.value is None and report.lines else report.value)
         for line in report.lines:
             self.print(self.fit_line(line) if report.fit else line, report.style)
         if report.columns:
@@ -206,27 +203,16 @@ class Progress:
             return
         self._drawn_s = now
         share = done / total if total else 1.0
+        (since, first), pace = self._begun, ""
+        if done > first and now - since >= 0.5:
+            rate = (done - first) / (now - since)
+            left = round((total - done) / rate)
+            hours = f"{left // 3600}:{left // 60 % 60:02d}" if left >= 3600 else f"{left // 60}"
+            pace = f"  {rate:,.4g}/s, {hours}:{left % 60:02d} left"
         filled = int(share * 30)
-        bar = (
-            f"{self._label} [{'█' * filled}{'·' * (30 - filled)}] {share:4.0%}{self._pace(now, done, total)}"
-        )
+        bar = f"{self._label} [{'█' * filled}{'·' * (30 - filled)}] {share:4.0%}{pace}"
         self._stream.write(f"\r{bar}\x1b[K")
         self._stream.flush()
-
-    def _pace(self, now: float, done: int, total: int) -> str:
-        """Rate and remaining time; empty until they are known."""
-        assert self._begun is not None
-        since, first = self._begun
-        if done <= first or now - since < 0.5:
-            return ""
-        rate = (done - first) / (now - since)
-        left = round((total - done) / rate)
-        shown = (
-            f"{left // 3600}:{left // 60 % 60:02d}:{left % 60:02d}"
-            if left >= 3600
-            else f"{left // 60}:{left % 60:02d}"
-        )
-        return f"  {rate:,.4g}/s, {shown} left"
 
     def __enter__(self) -> Progress:
         return self

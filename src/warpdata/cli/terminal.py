@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,22 +24,17 @@ _LEVELS = 6
 
 def picture_lines(pixels: Pixels, protocol: str, columns: int) -> str:
     """A picture for a terminal, at most this many columns wide."""
-    return _PROTOCOLS.get(protocol, _blocks)(pixels, columns)
-
-
-def _kitty(pixels: Pixels, columns: int) -> str:
+    if protocol not in ("kitty", "iterm"):
+        return (_sixel if protocol == "sixel" else _blocks)(pixels, columns)
     data = base64.b64encode(encode_png(pixels)).decode()
+    if protocol == "iterm":
+        return f"\x1b]1337;File=inline=1;width={columns};preserveAspectRatio=1:{data}\a\n"
     pieces = [data[at : at + _KITTY_PIECE] for at in range(0, len(data), _KITTY_PIECE)]
     out = ""
     for number, piece in enumerate(pieces):
         keys = f"a=T,f=100,c={columns}," if number == 0 else ""
         out += f"\x1b_G{keys}m={int(number < len(pieces) - 1)};{piece}\x1b\\"
     return out + "\n"
-
-
-def _iterm(pixels: Pixels, columns: int) -> str:
-    data = base64.b64encode(encode_png(pixels)).decode()
-    return f"\x1b]1337;File=inline=1;width={columns};preserveAspectRatio=1:{data}\a\n"
 
 
 def _sixel(pixels: Pixels, columns: int) -> str:
@@ -90,13 +85,6 @@ def _resize(pixels: Pixels, width: int) -> Pixels:
     picked: Pixels = pixels[rows][:, (np.arange(width) * pixels.shape[1]) // width]
     return picked
 
-
-_PROTOCOLS: dict[str, Callable[[Pixels, int], str]] = {
-    "kitty": _kitty,
-    "iterm": _iterm,
-    "sixel": _sixel,
-    "blocks": _blocks,
-}
 
 _BARS = "▁▂▃▄▅▆▇█"
 

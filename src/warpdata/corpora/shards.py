@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from warpdata.bytekit.arrays import DType, dtype_named
+from warpdata.bytekit.arrays import dtype_named
 from warpdata.errors import (
     BlobNotFoundError,
     CorruptLayoutError,
@@ -23,52 +21,28 @@ from warpdata.errors import (
 )
 from warpdata.formats.bf16dir.reader import Bf16Directory, is_bf16_directory, read_directory
 from warpdata.formats.gamsae import layout
-from warpdata.formats.gamsae.corpus import CorpusRecord, Crcs, load_corpus, sort_shard_names
+from warpdata.formats.gamsae.corpus import CorpusRecord, load_corpus, sort_shard_names
 from warpdata.formats.gamsae.shard import ShardInfo, open_shard_info
 
 Path_ = str | os.PathLike[str]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class ShardSet:
     """Shards of one width and type, their rows numbered through in the order given."""
 
-    shards: tuple[ShardInfo, ...]
-    run_crcs: tuple[Crcs, ...] | None = None
-    """CRC32C per run of rows of each shard, if corpus.json has them."""
-    run_rows: int = 0
-    record: CorpusRecord | None = None
-    folder: str | None = None
-
-    @property
-    def width(self) -> int:
-        """Columns of a row."""
-        return self.shards[0].width
-
-    @property
-    def dtype(self) -> DType:
-        """The stored element type."""
-        return self.shards[0].dtype
-
-    @property
-    def row_bytes(self) -> int:
-        """Stored bytes of one row."""
-        return self.shards[0].row_bytes
-
-    @property
-    def shard_rows(self) -> tuple[int, ...]:
-        """Rows of each shard."""
-        return tuple(shard.n_rows for shard in self.shards)
-
-    @property
-    def total_rows(self) -> int:
-        """Rows of all shards."""
-        return sum(self.shard_rows)
-
-    @property
-    def payload_bytes(self) -> int:
-        """Bytes of all rows."""
-        return self.total_rows * self.row_bytes
+    def __init__(
+        self, shards: tuple[ShardInfo, ...], record: CorpusRecord | None = None, folder: str | None = None
+    ) -> None:
+        self.shards = shards
+        self.record, self.folder = record, folder
+        self.run_crcs = None if record is None else tuple(shard.run_crcs for shard in record.shards)
+        """CRC32C per run of rows of each shard, if corpus.json has them."""
+        self.run_rows = 0 if record is None else record.run_rows
+        self.width, self.dtype, self.row_bytes = shards[0].width, shards[0].dtype, shards[0].row_bytes
+        """Columns, stored element type and stored bytes of a row."""
+        self.shard_rows = tuple(shard.n_rows for shard in shards)
+        self.total_rows = sum(self.shard_rows)
+        self.payload_bytes = self.total_rows * self.row_bytes
 
     def first_rows(self) -> npt.NDArray[np.int64]:
         """The global id of each shard's first row."""
@@ -76,7 +50,9 @@ class ShardSet:
         return np.cumsum(rows) - rows
 
 
-def join_shards(shards: Sequence[ShardInfo], **more: Any) -> ShardSet:
+def join_shards(
+    shards: Sequence[ShardInfo], record: CorpusRecord | None = None, folder: str | None = None
+) -> ShardSet:
     """Check that shards belong together and hold at least one row."""
     if not shards:
         raise EmptyCorpusError("shard source has no shards / no rows")
@@ -91,7 +67,7 @@ def join_shards(shards: Sequence[ShardInfo], **more: Any) -> ShardSet:
             )
         if shard.dtype != first.dtype:
             raise CorruptLayoutError(f"shard holds {shard.dtype}, expected {first.dtype}", path=shard.name)
-    joined = ShardSet(tuple(shards), **more)
+    joined = ShardSet(tuple(shards), record, folder)
     if joined.total_rows == 0:
         raise EmptyCorpusError("shard source has no shards / no rows")
     if joined.total_rows > layout.MAX_TOTAL_ROWS:
@@ -125,7 +101,7 @@ def open_folder(folder: Path_) -> ShardSet:
     except PermissionError:
         raise PermissionError_("this folder may not be read", path=folder) from None
     if record is None:
-        return replace(open_paths([os.path.join(folder, name) for name in names]), folder=folder)
+        return join_shards([open_shard_info(os.path.join(folder, name)) for name in names], folder=folder)
     listed = [shard.name for shard in record.shards]
     extra = [name for name in names if name not in listed]
     if extra and record.is_complete:  # while a harvest is going on there may be one more
@@ -146,13 +122,7 @@ def join_recorded(record: CorpusRecord, infos: Sequence[ShardInfo], folder: str 
         actual = (info.n_rows, info.width, info.dtype.name, info.file_bytes)
         if actual != (shard.n_rows, record.width, record.dtype, shard.file_bytes):
             raise CorruptLayoutError("the shard is not the one corpus.json lists", path=info.name)
-    return join_shards(
-        infos,
-        run_crcs=tuple(shard.run_crcs for shard in record.shards),
-        run_rows=record.run_rows,
-        record=record,
-        folder=folder,
-    )
+    return join_shards(infos, record, folder)
 
 
 def bf16_shards(directory: Bf16Directory) -> list[ShardInfo]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex, TypedDict
 
 import numpy as np
 
+from warpdata.bytekit.io.ranges import Closing
 from warpdata.bytekit.process.forks import Reopens
 from warpdata.corpora.rows import RowBatch, Rows, check_out, decode_rows, output_dtype, raw_dtype
 from warpdata.corpora.spans import RowSpan
@@ -20,8 +21,6 @@ from warpdata.ordering.epochs import MAX_POSITION, EpochStream, Place, Step, Tai
 from warpdata.ordering.torch import TorchEpochs, as_iterable_dataset, imported_torch
 
 if TYPE_CHECKING:
-    from typing import Self
-
     from warpdata.corpora.source import FixedOrderSource
 
 
@@ -56,7 +55,7 @@ def default_block_rows(source: FixedOrderSource) -> int:
     return source.shards.run_rows or max(1, BLOCK_BYTES // max(1, source.shards.row_bytes))
 
 
-class ShuffledRows(Reopens, EpochStream):
+class ShuffledRows(Reopens, EpochStream, Closing):
     """Batches of a shuffled corpus; the order depends on (seed, epoch, shape) and on nothing else.
 
     Rank r of `world` ranks gets its share of every global batch of `batch_size` rows. Iterating continues at the
@@ -145,44 +144,40 @@ class ShuffledRows(Reopens, EpochStream):
     def read_steps(
         self, place: Place, worker: int = 0, workers: int = 1
     ) -> Generator[tuple[Step, RowBatch], None, None]:
-        """Steps of this rank with their batches from a place on; of several workers each reads every n-th."""
+        """Steps of this rank with their batches from a place on; of several workers each reads every n-th.
+
+        Rows of one pool ascend by id within a batch, so that a rank touches its part of the blocks alone.
+        """
         pools = _PoolReader(self.source, BlockOrder(self.shape, self.seed, place[0]), self.rank, self.world)
         try:
             for step in self.steps(place, worker, workers):
-                yield step, self._read_batch(pools, step.start)
+                positions = self.batch_positions(step.start, self._shards.width * self._dtype.itemsize)
+                mine = rank_slice(len(positions), self.rank, self.world)
+                count = mine.stop - mine.start
+                out, self._out = self._out, None
+                if out is None:
+                    rows = np.empty((count, self._shards.width), self._dtype)
+                elif check_out(out, self._shards.width, self._dtype) < count:
+                    raise ValueError(f"out has {len(out)} rows, the batch {count}")
+                else:
+                    rows = out[:count]
+                ids = np.empty(count, np.int64)
+                raw = rows
+                if rows.dtype != raw_dtype(self._shards.dtype) or not rows.flags.c_contiguous:
+                    raw = np.empty(rows.shape, raw_dtype(self._shards.dtype))
+                done = 0
+                for pool, piece in pools.pieces(positions):
+                    part = piece[max(0, mine.start - done) : max(0, mine.stop - done)]
+                    here = slice(max(0, done - mine.start), max(0, done - mine.start) + len(part))
+                    ids[here] = part
+                    pools.enter(pool, len(part))
+                    pools.read(part, raw[here])
+                    done += len(piece)
+                if raw is not rows:
+                    decode_rows(raw, rows, self._shards.dtype)
+                yield step, RowBatch(rows, ids.view(np.uint64))
         finally:
             pools.close()
-
-    def _read_batch(self, pools: _PoolReader, start: int) -> RowBatch:
-        """This rank's slice of the global batch that begins at a position.
-
-        Rows of one pool ascend by id within the batch, so that a rank touches its part of the blocks alone.
-        """
-        positions = self.batch_positions(start, self._shards.width * self._dtype.itemsize)
-        mine = rank_slice(len(positions), self.rank, self.world)
-        count = mine.stop - mine.start
-        out, self._out = self._out, None
-        if out is None:
-            rows = np.empty((count, self._shards.width), self._dtype)
-        elif check_out(out, self._shards.width, self._dtype) < count:
-            raise ValueError(f"out has {len(out)} rows, the batch {count}")
-        else:
-            rows = out[:count]
-        ids = np.empty(count, np.int64)
-        raw = rows
-        if rows.dtype != raw_dtype(self._shards.dtype) or not rows.flags.c_contiguous:
-            raw = np.empty(rows.shape, raw_dtype(self._shards.dtype))
-        done = 0
-        for pool, piece in pools.pieces(positions):
-            part = piece[max(0, mine.start - done) : max(0, mine.stop - done)]
-            here = slice(max(0, done - mine.start), max(0, done - mine.start) + len(part))
-            ids[here] = part
-            pools.enter(pool, len(part))
-            pools.read(part, raw[here])
-            done += len(piece)
-        if raw is not rows:
-            decode_rows(raw, rows, self._shards.dtype)
-        return RowBatch(rows, ids.view(np.uint64))
 
     def to_tensors(self, step: Step, batch: RowBatch) -> TorchBatch:
         """A batch of tensors over the same memory."""
@@ -195,12 +190,6 @@ class ShuffledRows(Reopens, EpochStream):
             f"<ShuffledRows of {self.source!r}, seed {self.seed}, epoch {self.epoch}, "
             f"row {self.position}, rank {self.rank} of {self.world}>"
         )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def __del__(self, is_over: Callable[[], bool] = sys.is_finalizing) -> None:
         # At the end of the interpreter modules may be gone, and the system frees threads and files.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 import numpy as np
 
 from warpdata.bytekit.io.files import FileRangeReader
-from warpdata.bytekit.io.ranges import FolderReader, RangeReader, retry_damaged
+from warpdata.bytekit.io.ranges import Closing, FolderReader, RangeReader, retry_damaged
 from warpdata.bytekit.memory import RecycledArrays
 from warpdata.bytekit.process.forks import Reopens
 from warpdata.bytekit.process.threads import map_in_threads
@@ -77,7 +77,7 @@ class SourceKeywords(TypedDict, total=False):
     verify: bool
 
 
-class FixedOrderSource(Reopens, ABC):
+class FixedOrderSource(Reopens, Closing, ABC):
     """A cursor over shards, read in spans that are prefetched; batches never cross a shard."""
 
     def __init__(self, shards: ShardSet, options: SourceOptions | None) -> None:
@@ -86,6 +86,8 @@ class FixedOrderSource(Reopens, ABC):
         )
         require_kind("options", options, (SourceOptions, type(None)), "SourceOptions")
         self.shards = shards
+        self.total_rows, self.width = shards.total_rows, shards.width
+        """Rows of all shards, and columns of a row."""
         self.options = options or SourceOptions()
         self.batch_rows = max(1, min(self.options.batch_rows, shards.total_rows))
         self.dtype = output_dtype(self.options.dtype, shards.dtype)
@@ -103,16 +105,6 @@ class FixedOrderSource(Reopens, ABC):
     @abstractmethod
     def open_rows(self, *, in_order: bool) -> ShardRows:
         """A new reader of the stored rows, in their order or in any; the caller closes it."""
-
-    @property
-    def total_rows(self) -> int:
-        """Rows of all shards."""
-        return self.shards.total_rows
-
-    @property
-    def width(self) -> int:
-        """Columns of a row."""
-        return self.shards.width
 
     @property
     def position(self) -> int:
@@ -218,12 +210,6 @@ class FixedOrderSource(Reopens, ABC):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {self.total_rows} rows x {self.width} {self.shards.dtype}>"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def __del__(self, is_over: Callable[[], bool] = sys.is_finalizing) -> None:
         # At the end of the interpreter modules may be gone, and the system frees threads and files.

@@ -23,7 +23,7 @@ from warpdata.corpora.rows import Rows, decode_rows, raw_dtype
 from warpdata.corpora.shards import ShardSet
 from warpdata.errors import ChecksumError, TruncatedError, UnavailableError, WarpError
 from warpdata.formats.gamsae.shard import ShardInfo
-from warpdata.stores.reliable import RetryPolicy
+from warpdata.stores.blobstore import RetryPolicy
 
 MAX_OPEN_FILES = 32
 STORE_READERS = 8

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.io.append_file import AppendFile
 from warpdata.bytekit.io.commit import map_os_errors, remove_temps_of
 from warpdata.bytekit.io.files import FileRangeReader, MmapRangeReader
 from warpdata.bytekit.process.locks import FileLock
 from warpdata.errors import (
+    ChecksumError,
     ConflictError,
     LimitExceededError,
     TruncatedError,
@@ -31,10 +33,8 @@ from warpdata.formats.rowstate.log import (
     Checkpoint,
     FrameBody,
     FrameBounds,
-    check_frame,
     load_checkpoint,
     pack_frame,
-    pack_log_header,
     save_checkpoint,
     walk_frames,
 )
@@ -159,7 +159,11 @@ class RowWarmCache:
             np.ascontiguousarray(rows.latents, "<f8"),
             np.ascontiguousarray(rows.active, "<u4"),
         )
-        _check_shape(rows, body)
+        count = len(body.row_ids)
+        if not (len(body.n_latents) == len(body.n_active) == len(body.iterations) == count):
+            raise ValueError("row ids, offsets and iterations are of different lengths")
+        if rows.latent_offsets[-1] != len(rows.latents) or rows.active_offsets[-1] != len(rows.active):
+            raise ValueError("the offsets do not end where the values do")
         frame = pack_frame(body)
         if log.position + len(frame) > self.max_bytes:
             self._compact(len(frame))
@@ -169,16 +173,17 @@ class RowWarmCache:
         """The states of these rows in their order; rows that are not there are empty and not `found`."""
         ids = self._checked_ids(row_ids)
         entries = self._entries[ids]
-        with _MappedLog(self._read_log()) as log:
-            self._check_touched(entries, log)
-            latents = _ragged(log.values("<f8"), entries["latents_at"] // 8, entries["n_latents"])
-            active = _ragged(log.values("<u4"), entries["active_at"] // 4, entries["n_active"])
+        log = self._read_log()
+        with MmapRangeReader(log.path) as reader:
+            data = reader.read(0, log.position)
+            self._check_touched(entries, data, log.path)
+            numbers = np.frombuffer(data, "<f8", len(data) // 8), np.frombuffer(data, "<u4", len(data) // 4)
         return WarmRows(
             ids.astype(np.uint64),
             entries["iterations"].copy(),
-            latents,
+            _ragged(numbers[0], entries["latents_at"] // 8, entries["n_latents"]),
             _offsets(entries["n_latents"]),
-            active,
+            _ragged(numbers[1], entries["active_at"] // 4, entries["n_active"]),
             _offsets(entries["n_active"]),
             entries["is_present"].astype(np.bool_),
         )
@@ -245,7 +250,7 @@ class RowWarmCache:
     def _new_log(self, number: int) -> None:
         self._number = number
         self._log = AppendFile.open(self.folder / layout.LOG_NAME.format(number), end=0)
-        self._log.append(pack_log_header(self._model))
+        self._log.append(layout.LOG_HEADER.pack(layout.LOG_MAGIC, self._model))
         self._frames, self._unchecked = [], []
 
     def _append(self, frame: bytes, body: FrameBody) -> None:
@@ -271,8 +276,8 @@ class RowWarmCache:
         for rows in kept:
             self.put(rows)
 
-    def _check_touched(self, entries: Array, log: _MappedLog) -> None:
-        """Check the frames these rows are in, each once after opening."""
+    def _check_touched(self, entries: Array, data: memoryview, path: str | os.PathLike[str]) -> None:
+        """Check the frames of the log that these rows are in, each once after opening."""
         if not self._unchecked or not len(entries):
             return
         starts = np.array([frame.start for frame in self._unchecked])
@@ -282,7 +287,8 @@ class RowWarmCache:
         inside = (index >= 0) & (at <= ends[index])
         for touched in np.unique(index[inside])[::-1].tolist():
             frame = self._unchecked[touched]
-            check_frame(log.data[frame.start : frame.end], frame, log.path)
+            if crc32c(data[frame.start : frame.end]) != frame.crc32c:
+                raise ChecksumError(f"the row states at {frame.start} were changed", path=path)
             del self._unchecked[touched]
 
     def _checked_ids(self, row_ids: npt.ArrayLike) -> npt.NDArray[np.int64]:
@@ -310,25 +316,6 @@ class RowWarmCache:
         return log
 
 
-class _MappedLog:
-    """The log mapped for one call."""
-
-    def __init__(self, log: AppendFile) -> None:
-        self.path = log.path
-        self._reader = MmapRangeReader(log.path)
-        self.data = self._reader.read(0, log.position)
-
-    def values(self, dtype: str) -> Array:
-        """The whole log as elements of a type."""
-        return np.frombuffer(self.data, dtype, count=len(self.data) // np.dtype(dtype).itemsize)
-
-    def __enter__(self) -> _MappedLog:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.data = memoryview(b"")
-
-
 def _ragged(values: Array, starts: Array, counts: Array) -> Array:
     """The elements of many short runs, one after the other, in one gather."""
     offsets = _offsets(counts)
@@ -341,11 +328,3 @@ def _offsets(counts: Any) -> npt.NDArray[np.int64]:
     offsets = np.zeros(len(counts) + 1, np.int64)
     np.cumsum(counts, out=offsets[1:])
     return offsets
-
-
-def _check_shape(rows: WarmRows, body: FrameBody) -> None:
-    count = len(body.row_ids)
-    if not (len(body.n_latents) == len(body.n_active) == len(body.iterations) == count):
-        raise ValueError("row ids, offsets and iterations are of different lengths")
-    if rows.latent_offsets[-1] != len(rows.latents) or rows.active_offsets[-1] != len(rows.active):
-        raise ValueError("the offsets do not end where the values do")

@@ -13,7 +13,7 @@ from warpdata.bytekit.process.forks import cached_property
 from warpdata.episodes.collection.facts import column_table
 from warpdata.errors import DatasetError, nearest, require_integer
 from warpdata.loading.field import Field, FieldRows
-from warpdata.sql.columns import folded
+from warpdata.sql.columns import fold_case
 from warpdata.sql.engine import matching_rows, parse_condition
 from warpdata.timeline.episode import Episode, same_clock
 from warpdata.timeline.meta import ROLES
@@ -93,7 +93,7 @@ def matching_anchors(
     several numbers are lists; `ts_ns` is the time of the anchor.
     """
     known, parsed = [*episode.keys, "ts_ns"], parse_condition(condition)
-    if not {folded(name) for name in parsed.names} <= {folded(name) for name in known}:
+    if not {fold_case(name) for name in parsed.names} <= {fold_case(name) for name in known}:
         known += parsed.columns_of([name for name in other_names() if name not in known])
     wanted = set(parsed.columns_of(known))
     columns: dict[str, Any] = {}

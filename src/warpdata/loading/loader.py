@@ -56,7 +56,7 @@ from warpdata.ordering.epochs import (
     rank_slice,
 )
 from warpdata.ordering.torch import torch_epochs
-from warpdata.stores.reliable import traffic
+from warpdata.stores.blobstore import traffic
 
 if TYPE_CHECKING:
     from warpdata.corpora.source import FixedOrderSource

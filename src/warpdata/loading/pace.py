@@ -7,7 +7,7 @@ import time
 from typing import TextIO
 
 from warpdata.settings import Settings
-from warpdata.stores.reliable import Traffic, traffic
+from warpdata.stores.blobstore import Traffic, traffic
 
 _DRAW_S = 0.2
 _SLOW_LOADER, _SLOW_MODEL = 0.5, 0.1

@@ -23,7 +23,7 @@ from warpdata.catalog.build.episodes import StoredEpisode
 from warpdata.episodes.collection.jobs import Called
 from warpdata.episodes.record.threads import interrupts_wait
 from warpdata.errors import DatasetError, UnavailableError, WarpError
-from warpdata.ray.planning import Plan, PlannedRead
+from warpdata.ray.planning import Plan, PlannedRead, WindowsPlan
 
 R = TypeVar("R")
 
@@ -56,7 +56,7 @@ class PlannedDatasource(Datasource):  # type: ignore[misc]
 
     def supports_predicate_pushdown(self) -> bool:
         """Filtered rows are not read if the plan supports it."""
-        return self._plan.can_filter
+        return not isinstance(self._plan, WindowsPlan)
 
     def apply_projection(self, projection_map: dict[str, str] | None) -> PlannedDatasource:
         """The source with fewer columns."""
@@ -68,6 +68,7 @@ class PlannedDatasource(Datasource):  # type: ignore[misc]
     def apply_predicate(self, predicate_expr: Any) -> PlannedDatasource:
         """The source with fewer rows."""
         source: PlannedDatasource = super().apply_predicate(predicate_expr)
+        assert not isinstance(self._plan, WindowsPlan)
         source._plan, source._tasks = self._plan.where(predicate_expr.to_pyarrow()), {}
         return source
 

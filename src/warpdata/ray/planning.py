@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from warpdata.catalog.build.episodes import EpisodeStore, StoredEpisode, one_episode, packed_bytes
-from warpdata.catalog.dataset import Dataset, reopen_dataset, reopen_episodes
+from warpdata.catalog.dataset import Dataset, reopen_dataset
 from warpdata.catalog.read.artifacts import Artifact
 from warpdata.catalog.read.episodes import EPISODES_TABLE, PublishedSource
 from warpdata.catalog.table import ShardPart, Table
@@ -31,7 +31,7 @@ from warpdata.episodes.collection.jobs import Called
 from warpdata.episodes.record.recorder import Recorder
 from warpdata.episodes.sources.shard_episode import episode_of_shard
 from warpdata.errors import ConflictError, NoStepsError, WarpError, nearest, require_word
-from warpdata.formats.manifest.model import EPISODE_KIND, LongList
+from warpdata.formats.manifest.model import EPISODE_KIND, PartedShards
 from warpdata.formats.wshard.episode import WShardEpisode
 from warpdata.formats.wshard.reader import ShardReader
 from warpdata.ordering.epochs import TAILS, Tail, check_filled
@@ -123,7 +123,7 @@ def _published(value: Any) -> tuple[PublishedSource, str]:
 def source_of(reference: Mapping[str, Any]) -> PublishedSource:
     """The episodes of the version that a reference names, opened once in a process."""
     recipe = {"catalogs": reference["catalog"].split(","), "name": reference["dataset"]}
-    return reopen_episodes(json.dumps(recipe, sort_keys=True), reference["artifact"])
+    return reopen_dataset(json.dumps(recipe, sort_keys=True)).episodes_source(reference["artifact"])
 
 
 TASK_BYTES = 64 << 20
@@ -151,29 +151,6 @@ class PlannedRead:
     size_bytes: int
 
 
-class Plan:
-    """A read of rows, cut into tasks."""
-
-    name: str
-    schema: pa.Schema | None = None
-    """The columns, if they are known before anything is read."""
-    size_bytes: int
-    can_filter = True
-    """Whether `where` is supported."""
-
-    def select(self, columns: Sequence[str]) -> Plan:
-        """The plan with these columns only."""
-        raise NotImplementedError
-
-    def where(self, condition: Any) -> Plan:
-        """The plan with the rows for which an Arrow expression holds."""
-        raise NotImplementedError
-
-    def tasks(self, parallelism: int) -> list[PlannedRead]:
-        """The tasks; the same for the same number."""
-        raise NotImplementedError
-
-
 def runs(sizes: NDArray[np.int64], parallelism: int) -> list[range]:
     """Cut things of these sizes, in their order, into runs of about a second; more of them for more processors."""
     if not len(sizes):
@@ -186,7 +163,7 @@ def runs(sizes: NDArray[np.int64], parallelism: int) -> list[range]:
     return [range(low, high) for low, high in pairwise(borders)]
 
 
-class EpisodesPlan(Plan):
+class EpisodesPlan:
     """Episodes of a version, a row each: `episode_id`, `episode` (the reference), and the requested facts."""
 
     def __init__(
@@ -241,9 +218,20 @@ def plan_episodes(
 def _plan_facts(dataset: Dataset, facts: pa.Table, columns: Sequence[str]) -> EpisodesPlan:
     """A plan of the episodes of these facts; blobs are looked up now unless that would read a long list."""
     known = facts.column("bytes").cast(pa.int64())
-    references = _references(dataset, facts)
+    base, count = recipe_of(dataset), len(facts)
+    values = {
+        "dataset": pa.repeat(base["name"], count),
+        "catalog": pa.repeat(",".join(base["catalogs"]), count),
+        "artifact": facts.column("artifact").cast(pa.string()).combine_chunks(),
+        "member": facts.column("blob").cast(pa.string()).combine_chunks(),
+        "hash": pa.nulls(count, pa.string()),
+        "bytes": pa.nulls(count, pa.int64()),
+    }
+    references = pa.StructArray.from_arrays(
+        [values[field.name] for field in _REFERENCE], fields=list(_REFERENCE)
+    )
     artifacts = [dataset.artifact(name) for name in facts.column("artifact").unique().to_pylist()]
-    if known.null_count or not any(isinstance(artifact.part.shards, LongList) for artifact in artifacts):
+    if known.null_count or not any(isinstance(artifact.part.shards, PartedShards) for artifact in artifacts):
         references = _look_up(references, dataset.artifact)
     sizes = pc.max_element_wise(references.field("bytes"), known)
     rows = {KEY: facts.column("id").cast(pa.string()), EPISODE: references}
@@ -273,20 +261,6 @@ def _facts(dataset: Dataset, where: str | None, columns: Sequence[str], artifact
         if name not in facts.column_names:
             raise ValueError(f"episodes have no fact {name!r}.{nearest(name, facts.column_names)}")
     return facts if where is None else facts.take(pa.array(matching_rows(facts, where)))
-
-
-def _references(dataset: Dataset, facts: pa.Table) -> pa.StructArray:
-    """References to the episodes: version, catalogs and members; blobs are not looked up yet."""
-    base, count = recipe_of(dataset), len(facts)
-    values = {
-        "dataset": pa.repeat(base["name"], count),
-        "catalog": pa.repeat(",".join(base["catalogs"]), count),
-        "artifact": facts.column("artifact").cast(pa.string()).combine_chunks(),
-        "member": facts.column("blob").cast(pa.string()).combine_chunks(),
-        "hash": pa.nulls(count, pa.string()),
-        "bytes": pa.nulls(count, pa.int64()),
-    }
-    return pa.StructArray.from_arrays([values[field.name] for field in _REFERENCE], fields=list(_REFERENCE))
 
 
 def _look_up(references: pa.StructArray, artifact_named: Callable[[str], Artifact]) -> pa.StructArray:
@@ -390,10 +364,11 @@ class WindowShape:
         return chosen
 
 
-class WindowsPlan(Plan):
+class WindowsPlan:
     """Windows of the episodes of a plan, a row each; a condition on tensors would have to read them."""
 
-    can_filter = False
+    schema = None
+    """The columns are not known before anything is read."""
 
     def __init__(
         self,
@@ -443,7 +418,7 @@ def _read_windows(rows: pa.Table, windows: WindowShape, wanted: Sequence[str] | 
         yield from windows.blocks(row[KEY], open(row), wanted)
 
 
-class TablePlan(Plan):
+class TablePlan:
     """The rows of a view of a table."""
 
     def __init__(self, view: Table) -> None:
@@ -478,6 +453,10 @@ class TablePlan(Plan):
             size = int(sizes[run.start : run.stop].sum())
             tasks.append(PlannedRead(partial(_read_table, recipe, chosen, own), rows, size))
         return tasks
+
+
+Plan: TypeAlias = EpisodesPlan | WindowsPlan | TablePlan
+"""A read of rows: `select` columns, `where` an Arrow expression holds, and the `tasks` it is cut into."""
 
 
 def _read_table(recipe: str, chosen: tuple[Any, ...], parts: Sequence[ShardPart]) -> Iterator[pa.Table]:

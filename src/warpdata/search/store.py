@@ -58,7 +58,7 @@ from warpdata.search.query.ann import GraphShape, has_faiss
 from warpdata.search.query.searcher import Searcher
 
 if TYPE_CHECKING:
-    from warpdata.stores.reliable import Spent
+    from warpdata.stores.blobstore import Spent
 
 Floats = NDArray[np.float32]
 Ids = NDArray[np.int64]

@@ -27,7 +27,7 @@ from warpdata.errors import (
 Positions = NDArray[np.int64]
 
 
-def folded(name: str) -> str:
+def fold_case(name: str) -> str:
     """A name as the engine compares it: only the letters A to Z lose their case."""
     return "".join(chr(ord(c) + 32) if "A" <= c <= "Z" else c for c in name)
 
@@ -114,7 +114,15 @@ def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
     if array.type.id == kind.id and isinstance(array, pa.ListArray | pa.LargeListArray):
         return array.cast(kind) if pa.types.is_map(kind) else _cast_list(array, kind)
     if isinstance(array, pa.StructArray) and pa.types.is_struct(kind):
-        return _cast_struct(array, kind)
+        names, wanted = ([field.name for field in struct] for struct in (array.type, kind))
+        places = (
+            range(len(names)) if names == wanted else [names.index(n) if n in names else None for n in wanted]
+        )
+        children = [
+            pa.nulls(len(array), field.type) if place is None else _cast(array.field(place), field.type)
+            for place, field in zip(places, kind, strict=True)
+        ]
+        return pa.StructArray.from_arrays(children, fields=list(kind), mask=array.is_null())
     if not isinstance(array, pa.ListViewArray | pa.LargeListViewArray):
         return array.cast(kind)
     offsets, sizes = (pa.array(part.to_numpy()) for part in (array.offsets, array.sizes))
@@ -127,19 +135,6 @@ def _cast_list(array: Any, kind: pa.DataType) -> pa.Array:
     first, end = offsets[0].item(), offsets[-1].item()
     values = _cast(array.values.slice(first, end - first), kind.value_type)
     return type(array).from_arrays(pa.array(offsets - first), values, type=kind, mask=array.is_null())
-
-
-def _cast_struct(array: pa.StructArray, kind: pa.DataType) -> pa.Array:
-    """Its fields in other types, in the order of `kind`; a field that it has not is null."""
-    names, wanted = ([field.name for field in each] for each in (array.type, kind))
-    places = (
-        range(len(names)) if names == wanted else [names.index(n) if n in names else None for n in wanted]
-    )
-    children = [
-        pa.nulls(len(array), field.type) if place is None else _cast(array.field(place), field.type)
-        for place, field in zip(places, kind, strict=True)
-    ]
-    return pa.StructArray.from_arrays(children, fields=list(kind), mask=array.is_null())
 
 
 _KNOWN_EXTENSIONS = ("arrow.uuid", "arrow.json", "arrow.bool8")
@@ -169,7 +164,15 @@ class EngineColumn:
     def of(self, table: pa.Table) -> pa.ChunkedArray:
         """This column of a table that has it, as the engine holds it."""
         places = [place for place, name in enumerate(table.schema.names) if name == self.field.name]
-        return held_column(table.column(places[self.occurrence]), self)
+        column = table.column(places[self.occurrence])
+        if column.type == self.held:
+            return column
+        try:
+            plain = pa.chunked_array([_plain(chunk) for chunk in column.chunks], _plain_type(column.type))
+            return cast_column(plain, self.held)
+        except pa.ArrowException as error:
+            fact = f"SQL cannot look at column {self.field.name!r}: {error}"
+            raise DatasetError(fact, hint="Use an Arrow expression as the filter.") from None
 
 
 def engine_columns(fields: Iterable[pa.Field]) -> list[EngineColumn]:
@@ -179,11 +182,12 @@ def engine_columns(fields: Iterable[pa.Field]) -> list[EngineColumn]:
     columns = []
     for field in fields:
         name, number = field.name or "unnamed", 0
-        while folded(name) in taken:
+        while fold_case(name) in taken:
             number += 1
             name = f"{field.name or 'unnamed'}_{number}"
-        taken.add(folded(name))
-        columns.append(EngineColumn(name, field, held_type(field.type), seen.get(field.name, 0)))
+        taken.add(fold_case(name))
+        kind = _plain_type(field.type) if pa.types.is_dictionary(field.type) else field.type
+        columns.append(EngineColumn(name, field, _held(kind), seen.get(field.name, 0)))
         seen[field.name] = seen.get(field.name, 0) + 1
     return columns
 
@@ -198,12 +202,8 @@ def refuse_unheld(columns: Sequence[EngineColumn]) -> None:
             )
 
 
-def held_type(kind: pa.DataType) -> pa.DataType | None:
-    """The type under which the engine holds values without loss: most often the same one."""
-    return _held(_plain_type(kind) if pa.types.is_dictionary(kind) else kind)
-
-
 def _held(kind: pa.DataType) -> pa.DataType | None:
+    """The type under which the engine holds values without loss: most often the same one."""
     types = pa.types
     if isinstance(kind, pa.BaseExtensionType):
         inner = _held(kind.storage_type)
@@ -215,23 +215,11 @@ def _held(kind: pa.DataType) -> pa.DataType | None:
     if types.is_dictionary(kind):
         # Categories inside lists are decoded: old engines mix them up where a list does not begin at 0.
         return _held(kind.value_type)
-    if types.is_struct(kind) and len({folded(field.name) for field in kind}) < max(1, kind.num_fields):
+    if types.is_struct(kind) and len({fold_case(field.name) for field in kind}) < max(1, kind.num_fields):
         return None  # without fields; or the engine returns the first of two
     if any(test(kind) for test in (types.is_interval, types.is_union, types.is_run_end_encoded)):
         return None
     return _REPLACED.get(kind) or with_children(kind, _held)
-
-
-def held_column(column: pa.ChunkedArray, as_column: EngineColumn) -> pa.ChunkedArray:
-    """A column in the type the engine holds it in; DatasetError where a value does not fit."""
-    if column.type == as_column.held:
-        return column
-    try:
-        plain = pa.chunked_array([_plain(chunk) for chunk in column.chunks], _plain_type(column.type))
-        return cast_column(plain, as_column.held)
-    except pa.ArrowException as error:
-        fact = f"SQL cannot look at column {as_column.field.name!r}: {error}"
-        raise DatasetError(fact, hint="Use an Arrow expression as the filter.") from None
 
 
 def _plain_type(kind: pa.DataType) -> pa.DataType:
@@ -271,7 +259,7 @@ MAX_BYTES = 1 << 30
 """What is brought into memory at once unless a caller allows more."""
 
 
-def collected(
+def collect_batches(
     batches: Iterable[pa.RecordBatch], schema: pa.Schema, what: str, max_rows: int | None, max_bytes: int
 ) -> pa.Table:
     """Batches as one table; reading stops as soon as they exceed the limits."""

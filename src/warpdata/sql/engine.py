@@ -25,11 +25,11 @@ from warpdata.sql.columns import (
     MAX_BYTES,
     EngineColumn,
     Positions,
-    collected,
+    collect_batches,
     engine_columns,
     engine_schema,
     fields_in,
-    folded,
+    fold_case,
     pandas_from,
     polars_from,
     refuse_unheld,
@@ -94,23 +94,23 @@ class Condition:
 
     def takes_rows(self, schema_names: Iterable[str]) -> bool:
         """Whether it looks at rows as a whole: a column more would be another row."""
-        return self.has_star or (self.names_view and VIEW not in map(folded, schema_names))
+        return self.has_star or (self.names_view and VIEW not in map(fold_case, schema_names))
 
     def columns_of(self, schema_names: Iterable[str]) -> list[str]:
         """The columns among `schema_names` that it may look at: names mean the same in any case."""
         known = list(schema_names)
         if self.takes_rows(known):
             return [name for number, name in enumerate(known) if name not in known[:number]]
-        found: dict[str, str] = {}
-        mentioned = {folded(name) for name in self.names}
+        used: dict[str, str] = {}
+        mentioned = {fold_case(name) for name in self.names}
         for name in known:
-            key = folded(name)
-            if found.get(key, name) != name and {name, found[key]} <= self.names:
-                fact = f"columns {found[key]!r} and {name!r} differ only in case"
+            key = fold_case(name)
+            if used.get(key, name) != name and {name, used[key]} <= self.names:
+                fact = f"columns {used[key]!r} and {name!r} differ only in case"
                 raise DatasetError(fact, hint="Name only one of them, or rename it.")
-            if key in mentioned and (key not in found or name in self.names):
-                found[key] = name
-        return list(found.values())
+            if key in mentioned and (key not in used or name in self.names):
+                used[key] = name
+        return list(used.values())
 
     @property
     def clause(self) -> str:
@@ -118,7 +118,7 @@ class Condition:
         return f"(\n{self.text}\n)"
 
 
-def quoted(name: str) -> str:
+def quote_name(name: str) -> str:
     """A name in SQL quotes."""
     return '"' + name.replace('"', '""') + '"'
 
@@ -129,29 +129,8 @@ def literal(value: str | float) -> str:
 
 
 def condition_query(text: str) -> str:
-    """The query whose tree `condition_of` takes: the condition stands open, so that it cannot close a bracket."""
+    """The query whose tree `parse_condition` takes: the condition stands open, so that it cannot close a bracket."""
     return f"select 1 from {VIEW} where\n{text}\n"
-
-
-def condition_of(text: str, tree: Tree) -> Condition:
-    """A condition from the tree of its `condition_query`, or DatasetError if it is more than a condition."""
-    node = _only_statement(tree, _CONDITION_HINT)["node"]
-    extra = node.get("type") != "SELECT_NODE" or any(node.get(clause) for clause in _CLAUSES)
-    if extra or node.get("where_clause") is None or node.get("aggregate_handling") != "STANDARD_HANDLING":
-        raise DatasetError(f"a filter is one condition, not {text!r}", hint=_CONDITION_HINT)
-    where = node["where_clause"]
-    _check_functions(where)
-    names: set[str] = set()
-    names_view = has_subquery = False
-    for each in _walk(where):
-        kind = each.get("class")
-        if kind == "COLUMN_REF":
-            names.update(each["column_names"])
-            names_view = names_view or [folded(part) for part in each["column_names"]] == [VIEW]
-        has_subquery = has_subquery or kind == "SUBQUERY"
-    own = _walk(where, without="subquery")
-    has_star = any(each.get("class") in ("STAR", "POSITIONAL_REFERENCE") for each in own)
-    return Condition(text, frozenset(names), has_star, names_view, has_subquery)
 
 
 def tables_of(tree: Tree, known: Iterable[str]) -> dict[str, str]:
@@ -159,29 +138,29 @@ def tables_of(tree: Tree, known: Iterable[str]) -> dict[str, str]:
     statement = _only_statement(tree)
     _check_functions(statement)
     names = list(known)
-    maps = [each["cte_map"] or {} for each in _walk(statement) if "cte_map" in each]
-    own = {folded(str(entry["key"])) for each in maps for entry in each.get("map", [])}
-    found: dict[str, str] = {}
-    for each in _walk(statement):
-        if each.get("type") == "SHOW_REF" and each.get("query") is None:
+    maps = [node["cte_map"] or {} for node in _walk(statement) if "cte_map" in node]
+    own = {fold_case(str(entry["key"])) for ctes in maps for entry in ctes.get("map", [])}
+    named: dict[str, str] = {}
+    for node in _walk(statement):
+        if node.get("type") == "SHOW_REF" and node.get("query") is None:
             # The engine knows only the tables that a query names.
             hint = f"The tables are: {', '.join(names) or 'none'}. DESCRIBE shows the columns of one."
             raise DatasetError("SHOW is no query over the tables of the dataset", hint=hint)
-        if each.get("type") != "BASE_TABLE":
+        if node.get("type") != "BASE_TABLE":
             continue
-        called = str(each["table_name"])
+        called = str(node["table_name"])
         exact = called if called in names else None
-        name = exact or next((n for n in names if folded(n) == folded(called)), None)
-        is_elsewhere = each.get("schema_name") or each.get("catalog_name")
+        name = exact or next((n for n in names if fold_case(n) == fold_case(called)), None)
+        is_elsewhere = node.get("schema_name") or node.get("catalog_name")
         if name is not None and not is_elsewhere:
-            found[called] = name
-        elif folded(called) not in own or is_elsewhere:
+            named[called] = name
+        elif fold_case(called) not in own or is_elsewhere:
             hint = f"It has: {', '.join(names) or 'no tables'}."
-            path = [str(each.get(part) or "") for part in ("catalog_name", "schema_name", "table_name")]
+            path = [str(node.get(part) or "") for part in ("catalog_name", "schema_name", "table_name")]
             whole = ".".join(filter(None, path))
             fact = f"the query names no table of the dataset: {whole!r}.{nearest(called, names)}"
             raise DatasetError(fact, hint=hint)
-    return found
+    return named
 
 
 def _only_statement(tree: Tree, hint: str = _SELECT_HINT) -> Tree:
@@ -196,35 +175,35 @@ def _only_statement(tree: Tree, hint: str = _SELECT_HINT) -> Tree:
     if len(statements) != 1:
         raise DatasetError(f"the SQL has {len(statements)} statements, not one", hint=hint)
     statement: Tree = statements[0]
-    for each in _walk(statement):
-        kind = each.get("type")
+    for node in _walk(statement):
+        kind = node.get("type")
         if isinstance(kind, str) and kind.endswith("_NODE") and kind not in _QUERIES:
             raise DatasetError("the SQL would change something", hint=hint)
     return statement
 
 
 def _check_functions(tree: Tree) -> None:
-    for each in _walk(tree):
-        if each.get("type") == "TABLE_FUNCTION":
-            name = folded(str(each["function"].get("function_name", "")))
+    for node in _walk(tree):
+        if node.get("type") == "TABLE_FUNCTION":
+            name = fold_case(str(node["function"].get("function_name", "")))
             if name not in _TABLE_FUNCTIONS:
                 hint = f"SQL reads the tables of the dataset, and {', '.join(sorted(_TABLE_FUNCTIONS))}."
                 raise DatasetError(f"the function {name!r} may not be used in FROM", hint=hint)
-        elif "function_name" in each and folded(str(each["function_name"])) in REFUSED_FUNCTIONS:
+        elif "function_name" in node and fold_case(str(node["function_name"])) in REFUSED_FUNCTIONS:
             hint = "SQL may only look at rows."
-            raise DatasetError(f"the function {each['function_name']!r} may not be used", hint=hint)
+            raise DatasetError(f"the function {node['function_name']!r} may not be used", hint=hint)
 
 
 def _walk(tree: Any, *, without: str | None = None) -> Iterator[Tree]:
     """Every object of a tree, or all but those under a key; trees of strangers may be deep, so nothing recurses."""
     waiting = [tree]
     while waiting:
-        each = waiting.pop()
-        if isinstance(each, dict):
-            yield each
-            waiting.extend(value for key, value in each.items() if key != without)
-        elif isinstance(each, list):
-            waiting.extend(each)
+        node = waiting.pop()
+        if isinstance(node, dict):
+            yield node
+            waiting.extend(value for key, value in node.items() if key != without)
+        elif isinstance(node, list):
+            waiting.extend(node)
 
 
 class SpillFolder(Protocol):
@@ -281,7 +260,7 @@ class SqlResult:
     def arrow(self, *, max_rows: int | None = None, max_bytes: int = MAX_BYTES) -> pa.Table:
         """All rows in memory, unless they are more than the limits allow; `batches` has no limits."""
         with contextlib.closing(self.batches()) as batches:
-            return collected(batches, self.schema, "the result of the query", max_rows, max_bytes)
+            return collect_batches(batches, self.schema, "the result of the query", max_rows, max_bytes)
 
     def pandas(self, *, max_rows: int | None = None, max_bytes: int = MAX_BYTES) -> Any:
         """All rows as a pandas frame, unless they are more than the limits allow."""
@@ -295,7 +274,9 @@ class SqlResult:
         return self.batches()
 
     def __repr__(self) -> str:
-        return f"<SqlResult {', '.join(f'{each.name}: {each.type}' for each in self.schema)}; read it once>"
+        return (
+            f"<SqlResult {', '.join(f'{field.name}: {field.type}' for field in self.schema)}; read it once>"
+        )
 
     def close(self) -> None:
         """End the query."""
@@ -323,7 +304,7 @@ def run_sql(
     """
     named = tables_of(_parsed(query), tables)
     used = {name: tables[name] for name in named.values()}
-    if len({folded(name) for name in used}) < len(used):
+    if len({fold_case(name) for name in used}) < len(used):
         raise DatasetError(f"table names differ only in case: {', '.join(used)}")
     with contextlib.ExitStack() as stack:
         options = {}
@@ -341,7 +322,24 @@ def run_sql(
 @functools.lru_cache(_KEPT_TREES)
 def parse_condition(text: str) -> Condition:
     """A condition on rows, checked: one condition, and nothing in it that looks beyond the dataset."""
-    return condition_of(text, _parsed(condition_query(text)))
+    tree = _parsed(condition_query(text))
+    node = _only_statement(tree, _CONDITION_HINT)["node"]
+    extra = node.get("type") != "SELECT_NODE" or any(node.get(clause) for clause in _CLAUSES)
+    if extra or node.get("where_clause") is None or node.get("aggregate_handling") != "STANDARD_HANDLING":
+        raise DatasetError(f"a filter is one condition, not {text!r}", hint=_CONDITION_HINT)
+    where = node["where_clause"]
+    _check_functions(where)
+    names: set[str] = set()
+    names_view = has_subquery = False
+    for node in _walk(where):
+        kind = node.get("class")
+        if kind == "COLUMN_REF":
+            names.update(node["column_names"])
+            names_view = names_view or [fold_case(part) for part in node["column_names"]] == [VIEW]
+        has_subquery = has_subquery or kind == "SUBQUERY"
+    own = _walk(where, without="subquery")
+    has_star = any(node.get("class") in ("STAR", "POSITIONAL_REFERENCE") for node in own)
+    return Condition(text, frozenset(names), has_star, names_view, has_subquery)
 
 
 def check_condition(text: str, tables: Sequence[str]) -> None:
@@ -379,10 +377,10 @@ def pushed_down(condition: Condition, columns: Sequence[EngineColumn]) -> Any:
 def engine_check() -> bool:
     """Run a query over a table in memory, or raise; whether filters reach the sources."""
     table = pa.table({"a": [1, 2], "b": [3, 4]})
-    found = run_sql(
+    result = run_sql(
         "select b from main where a > 1", {"main": arrow_source(list(table.schema), lambda *_: iter([table]))}
     )
-    if found.arrow().to_pylist() != [{"b": 4}]:
+    if result.arrow().to_pylist() != [{"b": 4}]:
         raise DatasetError("the engine gave a wrong answer")
     return pushed_down(parse_condition("a > 1"), engine_columns(table.schema)) is not None
 
@@ -432,9 +430,9 @@ class RowMatcher:
     def _run(self, query: str, table: pa.Table) -> pa.Table:
         with _mapped([], _names_hint(self._condition, self._known)):
             self._cursor.register(VIEW, table)
-            found = self._cursor.sql(query).to_arrow_reader(1 << 20).read_all()
+            result = self._cursor.sql(query).to_arrow_reader(1 << 20).read_all()
             self._cursor.unregister(VIEW)
-        return found
+        return result
 
     def close(self) -> None:
         """Close the engine."""
@@ -443,14 +441,14 @@ class RowMatcher:
 
 def refuse_own_column(condition: Condition, known: Sequence[str]) -> None:
     """DatasetError for a condition that names the column that is ours."""
-    if ROW_NUMBER in map(folded, condition.names):
+    if ROW_NUMBER in map(fold_case, condition.names):
         raise DatasetError(f"there is no column {ROW_NUMBER!r}", hint=_names_hint(condition, known))
 
 
 def _names_hint(condition: Condition, known: Sequence[str]) -> str:
     """What the columns are called, where a condition names one that there is not."""
-    columns = {folded(name) for name in known}
-    unknown = sorted(name for name in condition.names if folded(name) not in columns)
+    columns = {fold_case(name) for name in known}
+    unknown = sorted(name for name in condition.names if fold_case(name) not in columns)
     return f"{nearest(unknown[0], known)} The table has: {', '.join(known)}.".strip() if unknown else ""
 
 
@@ -522,7 +520,7 @@ def _mapped(sources: Sequence[ArrowSource], hint: str = "") -> Iterator[None]:
         if unknown and not hint:
             known = [name for source in sources for name in source.schema.names]
             hint = f"Check the SQL.{nearest(unknown[1], known)}"
-        for column in (each for source in sources for each in source.unheld if not hint):
+        for column in (unheld for source in sources for unheld in source.unheld if not hint):
             hint = (
                 f"Check the SQL; it cannot look at column {column.field.name!r} of type {column.field.type}."
             )

@@ -9,12 +9,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from warpdata.stores.awskeys import AwsProfile, ProfileKeys, S3Keys
-from warpdata.stores.azure import AzureStore
 from warpdata.stores.blobstore import BlobStore
 from warpdata.stores.http import HttpStore
 from warpdata.stores.local import LocalStore
-from warpdata.stores.objects import ObjectAddress, ObjectStore
-from warpdata.stores.s3 import S3Store
+from warpdata.stores.objects import ObjectStore
+from warpdata.stores.s3 import AzureStore, S3Store
 from warpdata.stores.webclient import Proxies, web_address
 
 OBJECT_SCHEMES = ("s3", "gs", "az")
@@ -145,8 +144,8 @@ def _open_object_store(parts: urllib.parse.SplitResult, options: StoreOptions) -
             proxies=options.proxies,
         )
     if parts.scheme != "s3":
-        address = ObjectAddress(parts.scheme, bucket, prefix, endpoint, options.secrets)
-        return ObjectStore(address, timeout_s=options.timeout_s)
+        limit, secrets = options.timeout_s, options.secrets
+        return ObjectStore(parts.scheme, bucket, prefix, endpoint=endpoint, secrets=secrets, timeout_s=limit)
     keys, profile_region = _s3_keys(options)
     region = query.get("region", options.s3_region) or profile_region
     if region and not _REGION.fullmatch(region):

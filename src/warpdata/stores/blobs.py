@@ -34,17 +34,20 @@ from warpdata.stores.blobstore import (
     PAGE_BYTES,
     BlobInfo,
     BlobStore,
+    Meter,
     PageSums,
+    ReliableStore,
+    Spent,
     blob_name,
     check_sha256,
     checked_pages,
+    count_traffic,
     is_strong,
     page_checksums,
     page_count,
 )
 from warpdata.stores.local import LocalStore
 from warpdata.stores.pagecache import PageCache, PageFile
-from warpdata.stores.reliable import Meter, ReliableStore, Spent, count_traffic
 
 _SPAN_BYTES = 8 << 20
 _HERD_TIMEOUT_S = 60.0
@@ -230,7 +233,7 @@ class BlobReader:
         """Whether these ranges can be read without waiting for a store, unless they are evicted meanwhile."""
         file = None
         if self._cache is not None and self._cache_name is not None:
-            file = self._cache.opened(self._cache_name)  # not pinned: its map is only looked at
+            file = self._cache.find_open(self._cache_name)  # not pinned: its map is only looked at
         if file is not None:
             return all(file.seems_here(*_pages(part)) for part in ranges)
         with self._pinned() as file:
@@ -325,28 +328,10 @@ class BlobReader:
     ) -> RangeBytes:
         unkept: dict[int, memoryview] = {}
         wanted = _missing(file, ranges)
-        self._count_cached(ranges, wanted)
-        if file.is_read_only:
-            self._fetch_pages(file, _runs(wanted), unkept)
-            wanted = []
-        while wanted:
-            with claim or self._take(wanted, waits=True) as mine:
-                others = self._fetch_locked(cache, file, mine, unkept)
-            is_stuck = claim is None and not mine
-            claim = None
-            wanted = [page for page in wanted if page not in unkept and file.missing(page, page + 1)]
-            # Pages that another process claimed and never fetches are fetched without keeping them.
-            self._fetch_pages(file, _runs(wanted) if is_stuck else _wait_for_locks(file, others), unkept)
-            wanted = [page for page in wanted if page not in unkept]
-        views = [self._join(file, part, unkept) for part in ranges]
-        return RangeBytes(views, None if unkept else file.read(0, self.size))
-
-    def _count_cached(self, ranges: Sequence[Range], missing: list[int]) -> None:
-        """Count the pages that are read for the first time and are here."""
         if self._counted is None:
             self._counted = np.zeros(page_count(self.size), np.bool_)
         counted, size = self._counted, 0
-        counted[missing] = True
+        counted[wanted] = True
         for first, last in map(_pages, ranges):
             if not counted[first:last].all():
                 size += int((~counted[first:last]).sum()) * PAGE_BYTES
@@ -355,6 +340,27 @@ class BlobReader:
                 counted[first:last] = True
         if size:
             count_traffic(cache=size)
+        if file.is_read_only:
+            self._fetch_pages(file, _runs(wanted), unkept)
+            wanted = []
+        while wanted:
+            with claim or self._take(wanted, waits=True) as mine:
+                runs = _runs(mine)
+                locked = [run for run in runs if file.lock_pages(run)]
+                try:
+                    self._fetch_pages(file, locked, unkept, cache)
+                finally:
+                    for run in locked:
+                        file.unlock_pages(run)
+                others = [run for run in runs if run not in locked]
+            is_stuck = claim is None and not mine
+            claim = None
+            wanted = [page for page in wanted if page not in unkept and file.missing(page, page + 1)]
+            # Pages that another process claimed and never fetches are fetched without keeping them.
+            self._fetch_pages(file, _runs(wanted) if is_stuck else _wait_for_locks(file, others), unkept)
+            wanted = [page for page in wanted if page not in unkept]
+        views = [self._join(file, part, unkept) for part in ranges]
+        return RangeBytes(views, None if unkept else file.read(0, self.size))
 
     def _take(self, pages: list[int], *, waits: bool = False) -> _Claim:
         """Claim the pages that no other thread of this process is fetching or about to fetch.
@@ -372,19 +378,6 @@ class BlobReader:
         with self._turn:
             self._busy.difference_update(pages)
             self._turn.notify_all()
-
-    def _fetch_locked(
-        self, cache: PageCache, file: PageFile, pages: list[int], unkept: dict[int, memoryview]
-    ) -> list[Range]:
-        """Fetch and keep the runs of pages that no other process is fetching; returns the other runs."""
-        runs = _runs(pages)
-        locked = [run for run in runs if file.lock_pages(run)]
-        try:
-            self._fetch_pages(file, locked, unkept, cache)
-        finally:
-            for run in locked:
-                file.unlock_pages(run)
-        return [run for run in runs if run not in locked]
 
     def _fetch_pages(
         self, file: PageFile, runs: list[Range], unkept: dict[int, memoryview], cache: PageCache | None = None
@@ -481,9 +474,13 @@ class LocalBlobReader(BlobReader):
         del claim  # nothing is fetched
         if self._meter is not None:
             self._meter.request("read", self.name, read=total_bytes(ranges))
-        for part in ranges:
-            self._check_pages(*_pages(part))
         whole = self._file.view(0, self.size)
+        for first, last in map(_pages, ranges) if self._sums is not None else ():
+            for page in (np.flatnonzero(~self._checked[first:last]) + first).tolist():
+                (actual,) = page_checksums(whole[page * PAGE_BYTES : (page + 1) * PAGE_BYTES])
+                if self._sums is None or actual != self._sums[page]:
+                    raise ChecksumError(f"checksum mismatch in page {page}", path=self.name)
+                self._checked[page] = True
         return RangeBytes([whole[start:end] for start, end in ranges], whole)
 
     def has(self, ranges: Sequence[Range]) -> bool:  # noqa: ARG002
@@ -505,16 +502,6 @@ class LocalBlobReader(BlobReader):
     def close(self) -> None:
         """Drop the mapping."""
         self._file.close()
-
-    def _check_pages(self, first: int, last: int) -> None:
-        sums, seen = self._sums, self._checked[first:last]
-        if sums is None or seen.all():
-            return
-        for page in (np.flatnonzero(~seen) + first).tolist():
-            view = self._file.view(page * PAGE_BYTES, min((page + 1) * PAGE_BYTES, self.size))
-            if page_checksums(view)[0] != sums[page]:
-                raise ChecksumError(f"checksum mismatch in page {page}", path=self.name)
-            self._checked[page] = True
 
 
 class StoreFolder(Reopens):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -85,22 +84,6 @@ _ODD_RESPONSES = (
 """Texts of the library for responses that no object store gives; retrying does not help."""
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectAddress:
-    """A bucket and a prefix in it, and how to reach it; the secrets are never shown."""
-
-    scheme: str
-    bucket: str
-    prefix: str = ""
-    endpoint: str | None = None
-    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
-
-    @property
-    def text(self) -> str:
-        """The address without secrets."""
-        return f"{self.scheme}://{self.bucket}/{self.prefix}".rstrip("/")
-
-
 class ObjectStore(BlobStore):
     """Blobs of a bucket below a prefix."""
 
@@ -108,15 +91,43 @@ class ObjectStore(BlobStore):
     _runtime: ClassVar[OwnProcess | None] = None
     """The process whose threads serve all object stores; they do not survive a fork."""
 
-    def __init__(self, address: ObjectAddress, *, timeout_s: float = 20.0) -> None:
-        self.address = address.text
-        self._scheme = address.scheme
-        self._where = address
-        self._timeout_s = timeout_s
+    def __init__(
+        self,
+        scheme: str,
+        bucket: str,
+        prefix: str = "",
+        *,
+        endpoint: str | None = None,
+        secrets: Mapping[str, str] | None = None,
+        timeout_s: float = 20.0,
+    ) -> None:
+        self.address = f"{scheme}://{bucket}/{prefix}".rstrip("/")
+        self._scheme, self._bucket, self._endpoint, self._timeout_s = scheme, bucket, endpoint, timeout_s
+        self._options: dict[str, Any] = {"prefix": prefix or None, **(secrets or {})}
+        if endpoint:
+            self._options["base_url" if scheme == "gs" else "endpoint"] = endpoint
         self._upload_store: Any = None
         if ObjectStore._runtime is None:
             ObjectStore._runtime = OwnProcess()
-        self._opened: Any = _open(address, timeout_s) if ObjectStore._runtime else None
+        self._opened: Any = self._open() if ObjectStore._runtime else None
+
+    def _open(self, *, has_read_timeout: bool = True) -> Any:
+        limits: dict[str, Any] = {
+            "timeout": timedelta(seconds=self._timeout_s * _PATIENCE),
+            "connect_timeout": timedelta(seconds=min(10.0, self._timeout_s)),
+            "pool_max_idle_per_host": str(MOST_AT_ONCE),
+        }
+        if has_read_timeout:
+            limits["read_timeout"] = timedelta(seconds=self._timeout_s)
+        if self._endpoint and self._endpoint.startswith("http://"):
+            limits["allow_http"] = True
+        retries: Any = {"max_retries": 0, "retry_timeout": timedelta(seconds=self._timeout_s)}
+        kind: Any = GCSStore if self._scheme == "gs" else AzureStore
+        try:
+            return kind(self._bucket, client_options=limits, retry_config=retries, **self._options)
+        except _FAILURES as error:
+            fact = f"cannot open the store ({type(error).__name__}): a setting is wrong or missing"
+            raise StoreError(fact, path=self.address, hint=_CREDENTIAL_HINTS[self._scheme]) from None
 
     def head(self, key: str) -> BlobInfo:
         """Size and tag of a blob, or BlobNotFoundError."""
@@ -248,7 +259,7 @@ class ObjectStore(BlobStore):
     def _uploads(self) -> Any:
         """A store without read timeout: while a large part is sent over a slow link, no response comes."""
         if self._upload_store is None and self._store is not None:
-            self._upload_store = _open(self._where, self._timeout_s, has_read_timeout=False)
+            self._upload_store = self._open(has_read_timeout=False)
         return self._upload_store
 
     def _info(self, meta: Any) -> BlobInfo:
@@ -269,7 +280,7 @@ class ObjectStore(BlobStore):
     def _translate(self, error: Exception, key: str) -> StoreError | TruncatedError:
         """Our error for an error of the library; its text is not shown, it may hold secrets."""
         name, text = self._name(key), str(error)
-        host = self._where.endpoint or _HOSTS[self._scheme]
+        host = self._endpoint or _HOSTS[self._scheme]
         is_metadata = any(word in text for word in _METADATA_SERVERS)
         if isinstance(error, NotFoundError | FileNotFoundError):
             return BlobNotFoundError("no such blob", path=name)
@@ -312,28 +323,3 @@ def _split_tag(tag: str) -> tuple[str, str | None]:
     """The server's own tag, and the generation of the object if there is one."""
     own, mark, generation = tag.partition(_GENERATION)
     return own, generation if mark else None
-
-
-def _open(address: ObjectAddress, timeout_s: float, *, has_read_timeout: bool = True) -> Any:
-    limits: dict[str, Any] = {
-        "timeout": timedelta(seconds=timeout_s * _PATIENCE),
-        "connect_timeout": timedelta(seconds=min(10.0, timeout_s)),
-        "pool_max_idle_per_host": str(MOST_AT_ONCE),
-    }
-    if has_read_timeout:
-        limits["read_timeout"] = timedelta(seconds=timeout_s)
-    if address.endpoint and address.endpoint.startswith("http://"):
-        limits["allow_http"] = True
-    options: dict[str, Any] = {
-        "client_options": limits,
-        "retry_config": {"max_retries": 0, "retry_timeout": timedelta(seconds=timeout_s)},
-        "prefix": address.prefix or None,
-        **address.secrets,
-    }
-    if address.endpoint:
-        options["base_url" if address.scheme == "gs" else "endpoint"] = address.endpoint
-    try:
-        return (GCSStore if address.scheme == "gs" else AzureStore)(address.bucket, **options)
-    except _FAILURES as error:
-        fact = f"cannot open the store ({type(error).__name__}): a setting is wrong or missing"
-        raise StoreError(fact, path=address.text, hint=_CREDENTIAL_HINTS[address.scheme]) from None

@@ -248,7 +248,7 @@ class PageCache:
                 if self._open.get(name) is file:
                     self._open.pop(name, None)
 
-    def opened(self, name: str) -> PageFile | None:
+    def find_open(self, name: str) -> PageFile | None:
         """The page file of a blob if this process has it open; it may be evicted at any time."""
         return self._open.get(name)
 

@@ -70,10 +70,23 @@ class SequentialReads:
         with self._lock:
             follows = 0 <= start - self._read_to <= PAGE_BYTES
             self._read_to = end
-            if follows or is_dense:
-                self._fetch_after(start, end)
-            else:
+            if not follows and not is_dense:
                 self._spans, self._window = [], _FIRST_BYTES
+                return
+            spans = [span for span in self._spans if start < span.end and span.start <= end + _MAX_BYTES]
+            frontier = max((span.end for span in spans), default=end)
+            stop = min(end + self._window, self._bases[-1])
+            while frontier < stop:
+                blob = next(i for i, base in enumerate(self._bases[1:]) if frontier < base)
+                base = self._bases[blob]
+                low = (frontier - base) // PAGE_BYTES * PAGE_BYTES
+                high = min(low + _SPAN_BYTES, self._sizes[blob])
+                reader = self._open_reader(blob)
+                is_here = reader.has([(low, high)])
+                data = None if is_here else self._threads.submit(reader.read, low, high)
+                spans.append(_Span(base + low, base + high, data))
+                frontier = base + high
+            self._spans, self._window = spans, min(self._window * 2, _MAX_BYTES)
 
     def take(self, blob: int, ranges: Sequence[Range]) -> list[memoryview | None]:
         """The ranges that were fetched ahead; None for those that were not."""
@@ -101,24 +114,6 @@ class SequentialReads:
         if at < end or not pieces:
             return None
         return pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))
-
-    def _fetch_after(self, start: int, end: int) -> None:
-        """Have the window after `end` under way, and forget what is before `start`."""
-        spans = [span for span in self._spans if start < span.end and span.start <= end + _MAX_BYTES]
-        frontier = max((span.end for span in spans), default=end)
-        stop = min(end + self._window, self._bases[-1])
-        while frontier < stop:
-            blob = next(i for i, base in enumerate(self._bases[1:]) if frontier < base)
-            base = self._bases[blob]
-            low = (frontier - base) // PAGE_BYTES * PAGE_BYTES
-            high = min(low + _SPAN_BYTES, self._sizes[blob])
-            reader = self._open_reader(blob)
-            is_here = reader.has([(low, high)])
-            data = None if is_here else self._threads.submit(reader.read, low, high)
-            spans.append(_Span(base + low, base + high, data))
-            frontier = base + high
-        self._spans = spans
-        self._window = min(self._window * 2, _MAX_BYTES)
 
 
 class SequentialReader:

@@ -30,7 +30,7 @@ from warpdata.errors import (
     StoreError,
     UnavailableError,
 )
-from warpdata.stores.reliable import RetryPolicy
+from warpdata.stores.blobstore import RetryPolicy
 
 if TYPE_CHECKING:
     import urllib3

@@ -7,7 +7,6 @@ import hmac
 import ipaddress
 import secrets
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 LEAST_TOKEN = 16
@@ -26,30 +25,28 @@ class Refusal(NamedTuple):
     why: str
 
 
-@dataclass(frozen=True, slots=True)
 class AccessRules:
     """The token of one server and the hosts it answers to."""
 
-    port: int
-    allow_hosts: Collection[str] = ()
-    token: str = field(default_factory=lambda: secrets.token_urlsafe(24))
-    is_embedded: bool = False
-    """Whether pages of this machine, such as a notebook, may show the viewer inside themselves."""
-
-    @property
-    def cookie_name(self) -> str:
+    def __init__(
+        self,
+        port: int,
+        allow_hosts: Collection[str] = (),
+        token: str | None = None,
+        *,
+        is_embedded: bool = False,
+    ) -> None:
+        self.allow_hosts = allow_hosts
+        self.token = secrets.token_urlsafe(24) if token is None else token
+        self.is_embedded = is_embedded
+        """Whether pages of this machine, such as a notebook, may show the viewer inside themselves."""
+        self.cookie_name = f"warp-view-{port}"
         """Its own per port: two viewers on one machine do not log each other out."""
-        return f"warp-view-{self.port}"
-
-    @property
-    def cookie(self) -> str:
-        """The cookie that stands for the token; from it the token cannot be found."""
-        return self._derived("cookie")
-
-    @property
-    def write_token(self) -> str:
-        """Second token of requests that change something; only a page of this server has it."""
-        return self._derived("write")
+        self.cookie, self.write_token = (
+            hmac.new(self.token.encode(), purpose, hashlib.sha256).hexdigest()
+            for purpose in (b"cookie", b"write")
+        )
+        """What stands for the token, which cannot be found from them; changes need the second too."""
 
     def headers(self) -> dict[str, str]:
         """The headers of every answer."""
@@ -64,44 +61,39 @@ class AccessRules:
             "Cache-Control": "no-store",
         }
 
-    def refuse_host(self, host_header: str) -> Refusal | None:
-        """A name that another site could point to this machine is refused (DNS rebinding)."""
-        host = host_of(host_header)
-        is_known = (
-            host == "localhost" or host.endswith(".localhost") or host in map(str.lower, self.allow_hosts)
-        )
-        if is_known or _address_of(host) is not None:
-            return None
-        return Refusal(
-            403, f"the host {host!r} is not allowed; start with --allow-host {host} if it is yours"
-        )
+    def refusal(
+        self, method: str, headers: Mapping[str, str], cookies: Mapping[str, str], *, needs_token: bool
+    ) -> Refusal | None:
+        """Why a request is not answered; None if it is.
 
-    def refuse_caller(self, headers: Mapping[str, str], cookies: Mapping[str, str]) -> Refusal | None:
-        """Check that a request has the token or its cookie, and does not come from another site."""
-        if headers.get("Sec-Fetch-Site", "same-origin") not in ("same-origin", "none"):
+        The host is no name that another site could point to this machine (DNS rebinding). The caller has the token or
+        its cookie, and is no other site. What changes something is JSON from a page that has the write token.
+        """
+        host, has_token = host_of(headers.get("Host", "")), self.has_token(headers)
+        is_known = host == "localhost" or host.endswith(".localhost")
+        if not is_known and host not in map(str.lower, self.allow_hosts) and _address_of(host) is None:
+            why = f"the host {host!r} is not allowed; start with --allow-host {host} if it is yours"
+            return Refusal(403, why)
+        if needs_token and headers.get("Sec-Fetch-Site", "same-origin") not in ("same-origin", "none"):
             return Refusal(403, "another site may not ask")
-        if self.has_token(headers) or _equal(cookies.get(self.cookie_name, ""), self.cookie):
+        if needs_token and not has_token and not _equal(cookies.get(self.cookie_name, ""), self.cookie):
+            why = "open the link that `warp view` printed: it carries the token this page has lost"
+            return Refusal(401, why)
+        if method in ("GET", "HEAD"):
             return None
-        return Refusal(401, "open the link that `warp view` printed: it carries the token this page has lost")
-
-    def refuse_write(self, headers: Mapping[str, str]) -> Refusal | None:
-        """What changes something is JSON, sent by a page of this server that knows its write token."""
         if headers.get("Content-Type", "").partition(";")[0].strip().lower() != "application/json":
             return Refusal(415, "changes are sent as application/json")
         origin = headers.get("Origin")
         if origin is not None and origin.partition("://")[2] != headers.get("Host", ""):
             return Refusal(403, "another site may not change anything")
-        if self.has_token(headers) or _equal(headers.get(WRITE_HEADER, ""), self.write_token):
-            return None
-        return Refusal(403, "the request does not carry the write token")
+        if not has_token and not _equal(headers.get(WRITE_HEADER, ""), self.write_token):
+            return Refusal(403, "the request does not carry the write token")
+        return None
 
     def has_token(self, headers: Mapping[str, str]) -> bool:
         """Whether the token itself is in the request."""
         scheme, _, given = headers.get("Authorization", "").partition(" ")
         return scheme.lower() == "bearer" and _equal(given.strip(), self.token)
-
-    def _derived(self, purpose: str) -> str:
-        return hmac.new(self.token.encode(), purpose.encode(), hashlib.sha256).hexdigest()
 
 
 def check_binding(host: str, token: str | None) -> None:

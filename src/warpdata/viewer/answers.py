@@ -24,17 +24,17 @@ from warpdata.timeline.meta import ABOUT_OTHERS
 from warpdata.timeline.pictures import Limits, as_pixels, is_camera, limits_of, shrink_pixels
 from warpdata.timeline.ragged import join_sound
 from warpdata.timeline.signal import Signal
-from warpdata.viewer.framing import framed, sendable, web_codec
+from warpdata.viewer.framing import pack_arrays, sendable, web_codec
 from warpdata.viewer.health import UNASKED_EPISODES, Health
 from warpdata.viewer.moments import MOST
-from warpdata.viewer.shown import Shown, edited
+from warpdata.viewer.shown import Shown, make_edit
 from warpdata.viewer.tracks import (
+    MOST_SAMPLED,
     Track,
     distribution,
     plotted_signal,
-    sampled,
+    sample_records,
     selection_statistics,
-    spread_over,
 )
 
 MAX_ROWS = 500
@@ -83,23 +83,23 @@ class ViewRequest:
 
     def text(self, name: str, default: str | None = None, *, most: int = MAX_TEXT) -> str:
         """A text, or BadViewRequest where it is missing or too long."""
-        found = self.values.get(name, default)
-        if found is None:
+        value = self.values.get(name, default)
+        if value is None:
             raise BadViewRequest(f"{name} is missing")
-        if len(found) > most:
+        if len(value) > most:
             raise BadViewRequest(f"{name} is longer than {most} characters")
-        return found
+        return value
 
     def number(self, name: str, low: int, high: int, default: int | None = None) -> int:
         """A whole number between two others."""
         text = self.text(name, None if default is None else str(default), most=24)
         try:
-            found = int(text)
+            value = int(text)
         except ValueError:
             raise BadViewRequest(f"{name} is a whole number, not {text!r}") from None
-        if not low <= found <= high:
-            raise BadViewRequest(f"{name} out of range: expected {low} to {high}, got {found}")
-        return found
+        if not low <= value <= high:
+            raise BadViewRequest(f"{name} out of range: expected {low} to {high}, got {value}")
+        return value
 
 
 class _Kept:
@@ -172,7 +172,7 @@ class Answers:
             "generation": snapshot.generation,
             "selected": shown.selected,
             "refusal": refusal,
-            "columns": [{"name": each.name, "type": str(each.type)} for each in columns],
+            "columns": [{"name": column.name, "type": str(column.type)} for column in columns],
             "has_facts": snapshot.has_facts,
             "draft": None if shown.draft_folder is None else str(shown.draft_folder),
             "is_root": shown.root is not None,
@@ -186,11 +186,11 @@ class Answers:
         rows = self._rows(ask)
         start = ask.number("start", 0, 1 << 31, 0)
         part = rows[start : start + ask.number("count", 1, MAX_ROWS, 100)]
-        listed = snapshot.listed(part)
+        listed = snapshot.list_rows(part)
         worst = self.health.summary(0)["worst"]
         for row in listed:
-            found = self.health.flags(self.shown.snapshot, row["id"])
-            row["flags"] = None if found is None else sorted({each["rule"] for each in found})
+            findings = self.health.flags(self.shown.snapshot, row["id"])
+            row["flags"] = None if findings is None else sorted({finding["rule"] for finding in findings})
             row["worst"] = worst.get(row["id"])
         live = (
             [{"id": name, "live": True} for name in snapshot.unfinished]
@@ -208,7 +208,7 @@ class Answers:
 
     def _rows(self, ask: ViewRequest) -> Any:
         where, sort = ask.text("where", "", most=MAX_WHERE), ask.text("sort", "", most=200)
-        return self.shown.snapshot.chosen(where, sort, descending=ask.text("order", "up") == "down")
+        return self.shown.snapshot.choose(where, sort, descending=ask.text("order", "up") == "down")
 
     def statistics(self, ask: ViewRequest) -> Json:
         """Histograms and outliers of the selection."""
@@ -220,14 +220,16 @@ class Answers:
         """Distribution of the values of a signal in the selection, from a sample of records and episodes."""
         snapshot, name = self.shown.snapshot, ask.text("signal")
         samples, unreadable = [], 0
-        for position in spread_over(self._rows(ask).tolist()):
+        rows = self._rows(ask)
+        sample = np.linspace(0, len(rows) - 1, min(len(rows), MOST_SAMPLED)).astype(np.int64)
+        for position in rows[sample].tolist():
             try:
                 signal = snapshot.episodes[position].signals.get(name)
                 if signal is None or not len(signal):
                     continue
                 plotted = plotted_signal(signal)
                 if not plotted.meta.is_object and not is_camera(plotted.meta):
-                    samples.append(sampled(plotted))
+                    samples.append(sample_records(plotted))
             except WarpError:
                 unreadable += 1
         return {**distribution(samples), "unreadable": unreadable}
@@ -251,8 +253,8 @@ class Answers:
                 row = len(signal) // 2 if when is None else max(0, self._track(name, position).row_at(when))
                 limits = self._limits_of(name, position, signal)
                 pixels = shrink_pixels(as_pixels(signal[row][0], limits), THUMBNAIL_SIDE)
-                return ViewResponse(framed({}, {"pixels": pixels}), _ARRAYS)
-        return ViewResponse(framed({}, {}), _ARRAYS)
+                return ViewResponse(pack_arrays({}, {"pixels": pixels}), _ARRAYS)
+        return ViewResponse(pack_arrays({}, {}), _ARRAYS)
 
     # One episode.
 
@@ -261,16 +263,16 @@ class Answers:
         name = ask.text("episode")
         episode = self._episode(name)
         signals, problems = [], []
-        for number, each in enumerate(episode.signals):
+        for number, signal_name in enumerate(episode.signals):
             try:
-                signal = episode.signals[each]
+                signal = episode.signals[signal_name]
                 has_residual = _truth_of(episode.signals, signal) is not None
-                signals.append({**_described(number, each, signal), "has_residual": has_residual})
+                signals.append({**_described(number, signal_name, signal), "has_residual": has_residual})
             except WarpError as error:
-                problems.append({"signal": each, "message": str(error), "hint": error.hint})
-        filled = [each for each in signals if each["count"]]
-        start = min((int(each["first_ns"]) for each in filled), default=0)
-        stop = max((int(each["last_ns"]) for each in filled), default=0)
+                problems.append({"signal": signal_name, "message": str(error), "hint": error.hint})
+        filled = [signal for signal in signals if signal["count"]]
+        start = min((int(signal["first_ns"]) for signal in filled), default=0)
+        stop = max((int(signal["last_ns"]) for signal in filled), default=0)
         hidden = {"signals", "static_file", *ABOUT_OTHERS}
         steps = None
         with contextlib.suppress(WarpError):
@@ -304,8 +306,8 @@ class Answers:
                         for value, ts in _happened(signal)
                     ]
                 elif not signal.meta.is_object or signal.meta.rows is not None:
-                    found = self._track(name, number).gaps()
-                    gaps += [{"signal": number, "from_ns": str(a), "to_ns": str(b)} for a, b in found]
+                    pauses = self._track(name, number).gaps()
+                    gaps += [{"signal": number, "from_ns": str(a), "to_ns": str(b)} for a, b in pauses]
                     gaps += [
                         {"signal": number, "from_ns": str(a), "to_ns": str(b), "dropped": count}
                         for a, b, count in _drops(episode, number)
@@ -324,11 +326,11 @@ class Answers:
         if track is None:
             raise BadViewRequest(f"signal {number} is no prediction of another")
         base = ask.number("base", -_INT64, _INT64 - 1, 0)
-        start, stop = (ask.number(each, -_INT64, _INT64 - 1) for each in ("from", "to"))
-        found = track.window(start, stop, ask.number("width", 1, MAX_WIDTH))
-        times = (found.times - base).astype(np.float64)
+        start, stop = (ask.number(key, -_INT64, _INT64 - 1) for key in ("from", "to"))
+        plotted = track.window(start, stop, ask.number("width", 1, MAX_WIDTH))
+        times = (plotted.times - base).astype(np.float64)
         return ViewResponse(
-            framed({"exact": found.is_exact}, {"times": times, "values": found.values}), _ARRAYS
+            pack_arrays({"exact": plotted.is_exact}, {"times": times, "values": plotted.values}), _ARRAYS
         )
 
     def at(self, ask: ViewRequest) -> Json:
@@ -352,7 +354,7 @@ class Answers:
             raise BadViewRequest(
                 f"{len(track.times)} frames, at most {MAX_FRAMES} are shown at once; open a window"
             )
-        return ViewResponse(framed({}, {"times": (track.times - base).astype(np.float64)}), _ARRAYS)
+        return ViewResponse(pack_arrays({}, {"times": (track.times - base).astype(np.float64)}), _ARRAYS)
 
     def frame(self, ask: ViewRequest) -> ViewResponse:
         """One frame of a camera as pixels."""
@@ -363,7 +365,7 @@ class Answers:
         value, ts_ns = signal[row]
         pixels = as_pixels(value, limits)
         head = {"row": row, "ts_ns": str(ts_ns), "limits": limits}
-        return ViewResponse(framed(head, {"pixels": pixels}), _ARRAYS)
+        return ViewResponse(pack_arrays(head, {"pixels": pixels}), _ARRAYS)
 
     def packets(self, ask: ViewRequest) -> ViewResponse:
         """The encoded frames around one of a camera, for the decoder of the browser; nothing where it has none.
@@ -376,20 +378,20 @@ class Answers:
         group = picture_group(signal, row, only_needed=bool(ask.number("needed", 0, 1, 0)))
         codec = None if group is None else web_codec(group.stream)
         if group is None or codec is None:
-            return ViewResponse(framed({"codec": None}, {}), _ARRAYS)
+            return ViewResponse(pack_arrays({"codec": None}, {}), _ARRAYS)
         groups = [group]
         if ask.number("many", 0, 1, 0):
             groups += _groups_after(signal, group)
-        packets = [packet for each in groups for packet in each.packets]
+        packets = [packet for part in groups for packet in part.packets]
         head = {
             "codec": codec.name,
             "description": base64.b64encode(codec.description).decode(),
             "coded": [group.stream.coded_width, group.stream.coded_height],
-            "rows": [row for each in groups for row in each.rows],
-            "sizes": [len(each) for each in packets],
-            "starts": np.cumsum([0, *(len(each.rows) for each in groups[:-1])]).tolist(),
+            "rows": [row for part in groups for row in part.rows],
+            "sizes": [len(packet) for packet in packets],
+            "starts": np.cumsum([0, *(len(part.rows) for part in groups[:-1])]).tolist(),
         }
-        return ViewResponse(framed(head, {"data": np.frombuffer(b"".join(packets), np.uint8)}), _ARRAYS)
+        return ViewResponse(pack_arrays(head, {"data": np.frombuffer(b"".join(packets), np.uint8)}), _ARRAYS)
 
     def video(self, ask: ViewRequest) -> tuple[RangeReader, str, str]:
         """The video of a camera, or sound, as a file: its bytes, type, and a name for it."""
@@ -400,11 +402,11 @@ class Answers:
             file = f"{name}-{called}".replace("/", "-") + ".wav"
             return BytesRangeReader(self.sound(name, number), file), "audio/wav", file
         signal = self._camera(name, number)
-        found = encoded_camera(called, signal)
-        if found is None:
+        camera = encoded_camera(called, signal)
+        if camera is None:
             raise BadViewRequest(f"{called} is not stored as a video")
-        kind = "video/x-matroska" if found.suffix == ".mkv" else "video/mp4"
-        return found.video, kind, f"{name}-{called}".replace("/", "-") + found.suffix
+        kind = "video/x-matroska" if camera.suffix == ".mkv" else "video/mp4"
+        return camera.video, kind, f"{name}-{called}".replace("/", "-") + camera.suffix
 
     def sound(self, name: str, number: int) -> bytes:
         """A sound signal as a WAV file."""
@@ -414,13 +416,13 @@ class Answers:
     def errors(self, ask: ViewRequest) -> Json:
         """Where predictions are farthest from what came: times and distances, the worst first."""
         name = ask.text("episode")
-        found: list[dict[str, Any]] = []
+        worst: list[dict[str, Any]] = []
         for number, _ in _readable(self._episode(name)):
             with contextlib.suppress(WarpError):  # damaged: its plot shows the error
                 if (residual := self.residual(name, number)) is not None:
                     values = residual.values(0, len(residual.times))
                     distance = np.nan_to_num(np.sqrt((values**2).sum(axis=1)))
-                    found += [
+                    worst += [
                         {
                             "signal": number,
                             "at_ns": str(int(residual.times[at])),
@@ -428,8 +430,8 @@ class Answers:
                         }
                         for at in np.argsort(-distance, kind="stable")[:_WORST].tolist()
                     ]
-        found.sort(key=lambda each: -each["error"])
-        return {"errors": found[:_WORST]}
+        worst.sort(key=lambda each: -each["error"])
+        return {"errors": worst[:_WORST]}
 
     def moments(self, ask: ViewRequest) -> Json:
         """Moments like one of an episode, the nearest first, where a vector index of the episodes is here."""
@@ -437,17 +439,17 @@ class Answers:
         most = ask.number("most", 1, MAX_MOMENTS, MAX_MOMENTS)
         index = self.shown.moments()
         ids = set(self.shown.snapshot.ids)
-        found = index.like(
+        moments = index.like(
             self._episode(name), ts_ns, lambda each: self._episode(each) if each in ids else None, most=most
         )
         listed = [
             {
-                "episode": each.episode,
-                "at_ns": str(each.at_ns),
-                "score": each.score,
-                "since_start_ns": each.at_ns - self._episode(each.episode).first_ts_ns,
+                "episode": moment.episode,
+                "at_ns": str(moment.at_ns),
+                "score": moment.score,
+                "since_start_ns": moment.at_ns - self._episode(moment.episode).first_ts_ns,
             }
-            for each in found
+            for moment in moments
         ]
         return {"index": index.name, "measure": index.measure, "moments": listed}
 
@@ -456,12 +458,12 @@ class Answers:
         if self.shown.refusal is not None and self.shown.root is None:
             return {"edits": [], "dropped": [], "can_undo": False}
         log = self.shown.edits.log
-        undone = {each["undoes"] for each in log if each["op"] == "undo"}
-        rows = [{**each, "is_undone": each["seq"] in undone} for each in log[-200:]]
+        undone = {edit["undoes"] for edit in log if edit["op"] == "undo"}
+        rows = [{**edit, "is_undone": edit["seq"] in undone} for edit in log[-200:]]
         return {
             "edits": rows[::-1],
             "dropped": self.shown.edits.dropped,
-            "can_undo": any(each["op"] != "undo" and each["seq"] not in undone for each in log),
+            "can_undo": any(edit["op"] != "undo" and edit["seq"] not in undone for edit in log),
         }
 
     # What changes something.
@@ -474,10 +476,10 @@ class Answers:
         if str(ask.get("episode", "")) in self.shown.snapshot.unfinished:
             raise PermissionError("the recording goes on: edit it when it is finished")
         try:
-            effect = edited(self.shown.edits, str(ask.get("op")), ask)
+            effect = make_edit(self.shown.edits, str(ask.get("op")), ask)
         except KeyError as error:
             raise BadViewRequest(f"{error.args[0]}") from None
-        self.shown.changed()
+        self.shown.show_changes()
         for kept in (self._episodes, self._tracks, self._limits, self._sounds):
             kept.forget()
         return {**effect.to_json(), "generation": self.shown.snapshot.generation}
@@ -545,7 +547,7 @@ def _described(number: int, name: str, signal: Signal) -> dict[str, Any]:
     meta, count = signal.meta, len(signal)
     is_text = meta.is_object and meta.rows is None
     shows = "text" if is_text else "camera" if is_camera(meta) else "plot"
-    found: dict[str, Any] = {
+    described: dict[str, Any] = {
         "number": number,
         "name": name,
         "shows": shows,
@@ -563,8 +565,8 @@ def _described(number: int, name: str, signal: Signal) -> dict[str, Any]:
     if count:
         first, last = signal.first_ts_ns, signal.last_ts_ns
         rate = (count - 1) * 1e9 / (last - first) if last > first else None
-        found |= {"first_ns": str(first), "last_ns": str(last), "rate_hz": rate}
-    return found
+        described |= {"first_ns": str(first), "last_ns": str(last), "rate_hz": rate}
+    return described
 
 
 def _groups_after(signal: Signal, group: PictureGroup) -> Iterator[PictureGroup]:
@@ -628,9 +630,9 @@ def _held(track: Track, ts_ns: int) -> dict[str, Any]:
     signal, row = track.signal, track.row_at(ts_ns)
     if row < 0:
         return {"row": row}
-    found: dict[str, Any] = {"row": row, "age_ns": ts_ns - int(track.times[row])}
+    record: dict[str, Any] = {"row": row, "age_ns": ts_ns - int(track.times[row])}
     if signal.meta.is_object:
-        found["text"] = str(signal[row][0])[:MAX_TEXT]
+        record["text"] = str(signal[row][0])[:MAX_TEXT]
     elif not is_camera(signal.meta):
-        found["values"] = track.values(row, row + 1)[0].tolist()
-    return found
+        record["values"] = track.values(row, row + 1)[0].tolist()
+    return record

@@ -103,17 +103,17 @@ def _data_url(shown: Shown, target: str, given: str | None, *, must: bool) -> st
         return None
     if given is not None:
         return given.rstrip("/") + "/"
-    found = data_address(dataset, target)
-    if found is None and must:
+    address = data_address(dataset, target)
+    if address is None and must:
         raise ValueError(f"data_url is missing: the address where browsers find {dataset.catalog.address}")
-    return found
+    return address
 
 
 def _site(answers: Answers, plotted: Sequence[str]) -> dict[str, Any]:
     """Facts about all episodes: rows to filter and sort by, distributions, findings."""
     dataset = sendable(answers.dataset(ViewRequest({})))
-    columns = [each for each in dataset["columns"] if each["type"] in _SCALARS]
-    names = [*(each["name"] for each in columns), "problems"]
+    columns = [column for column in dataset["columns"] if column["type"] in _SCALARS]
+    names = [*(column["name"] for column in columns), "problems"]
     rows = answers.shown.snapshot.facts().select(names).to_pylist()
     checks = sendable(answers.checks(ViewRequest({})))
     for row in rows:
@@ -191,7 +191,7 @@ class _Exported:
                     signals[f"{described['number']} residual"] = {"levels": self._levels(parts, residual)}
         about |= {"signals": signals, "blobs": [] if self._blobs is None else self._blobs.keys}
         self._path.with_suffix(".json").write_bytes(dump_json(about))
-        return [each["name"] for each in about["episode"]["signals"] if each["shows"] == "plot"]
+        return [signal["name"] for signal in about["episode"]["signals"] if signal["shows"] == "plot"]
 
     def _signal(self, parts: _Parts, described: Any, signal: Signal) -> dict[str, Any]:
         track = Track(signal)
@@ -247,7 +247,7 @@ class _Exported:
             head = parse_json(reply[8 : 8 + size])
             if head["codec"] is None:
                 return _pixels(parts, track)
-            last = max(each for each in head["rows"] if each >= 0)
+            last = max(number for number in head["rows"] if number >= 0)
             groups.append([*parts.add(reply), row, last])
             row = last + 1
         return {"groups": groups}
@@ -277,10 +277,11 @@ class Blobs:
 
     def rows(self, signal: Signal) -> dict[str, Any] | None:
         """The blocks whose rows are the records of a signal; None where they are no rows of a blob."""
-        parts = _row_parts(signal)
-        if parts is None or signal.meta.is_object:
+        parts = signal.parts if isinstance(signal, BlockSignal) else ()
+        blocks = [part for part in parts if isinstance(part, BlockRows)]
+        if not blocks or len(blocks) != len(parts) or signal.meta.is_object:
             return None
-        return self._place(parts, [len(signal), *signal.meta.shape])
+        return self._place(blocks, [len(signal), *signal.meta.shape])
 
     def times(self, signal: Signal) -> dict[str, Any] | None:
         """The block of the times of a signal."""
@@ -336,12 +337,6 @@ class Blobs:
         if key not in self.keys:
             self.keys.append(key)
         return self.keys.index(key)
-
-
-def _row_parts(signal: Signal) -> list[BlockRows] | None:
-    parts = signal.parts if isinstance(signal, BlockSignal) else ()
-    blocks = [part for part in parts if isinstance(part, BlockRows)]
-    return blocks if blocks and len(blocks) == len(parts) else None
 
 
 def data_address(dataset: Dataset, site: str) -> str | None:

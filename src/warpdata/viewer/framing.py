@@ -25,7 +25,7 @@ DTYPES = {"uint8": "u1", "uint16": "u2", "float32": "f4", "float64": "f8"}
 """The element types a browser has typed arrays for and that are sent."""
 
 
-def framed(head: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> bytes:
+def pack_arrays(head: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> bytes:
     """Arrays and a JSON head as one body."""
     places: dict[str, dict[str, Any]] = {}
     at = 0
@@ -54,9 +54,9 @@ def sendable(value: Any) -> Any:
     if isinstance(value, int) and not isinstance(value, bool):
         return value if abs(value) < _MAX_SAFE else str(value)
     if isinstance(value, Mapping):
-        return {str(key): sendable(each) for key, each in value.items()}
+        return {str(key): sendable(item) for key, item in value.items()}
     if isinstance(value, list | tuple | set):
-        return [sendable(each) for each in value]
+        return [sendable(item) for item in value]
     if isinstance(value, np.ndarray):
         return sendable(value.tolist()) if value.size <= 1024 else f"<array {value.dtype}{list(value.shape)}>"
     if isinstance(value, bytes):

@@ -83,16 +83,17 @@ class Health:
             own += checked.findings
             for member in checked.members:
                 beside.add(member)
-        found: dict[str, list[Finding]] = defaultdict(list)
-        for each in (*without_usual(own, beside, len(self._checked)), *beside.findings()):
-            found[each.episode].append(each)
-        shared = found.pop("", [])  # of the whole set: a finding that most episodes have
+        by_episode: dict[str, list[Finding]] = defaultdict(list)
+        for finding in (*without_usual(own, beside, len(self._checked)), *beside.findings()):
+            by_episode[finding.episode].append(finding)
+        shared = by_episode.pop("", [])  # of the whole set: a finding that most episodes have
         with self._lock:
             self._found = {
-                name: found[name] + [each for each in shared if name in each.details.get("episodes", ())]
+                name: by_episode[name]
+                + [finding for finding in shared if name in finding.details.get("episodes", ())]
                 for name in self._checked
             }
-            self._shared = {each.rule for each in shared}
+            self._shared = {finding.rule for finding in shared}
             self._is_compared = True
             self.revision += 1
 
@@ -111,9 +112,14 @@ class Health:
         episodes: it distinguishes none of them.
         """
         with self._lock:
-            usual = self._usual_rules()
+            # Rules with findings in every checked episode, or in most of a compared set.
+            usual: set[str] = set()
+            if len(self._found) >= USUAL_EPISODES:
+                groups = self._found.values()
+                rules = [{one.rule for one in group if one.severity != "damaged"} for group in groups]
+                usual = set.intersection(*rules) | (self._shared if self._is_compared else set())
             unusual = {
-                name: [each for each in findings if each.rule not in usual]
+                name: [finding for finding in findings if finding.rule not in usual]
                 for name, findings in self._found.items()
             }
             return {
@@ -124,35 +130,26 @@ class Health:
                 "usual": sorted(usual),
             }
 
-    def _usual_rules(self) -> set[str]:
-        """Rules other than damage with findings in every checked episode of a set, or in most of a compared one."""
-        if len(self._found) < USUAL_EPISODES:
-            return set()
-        rules = [
-            {each.rule for each in found if each.severity != "damaged"} for found in self._found.values()
-        ]
-        return set.intersection(*rules) | (self._shared if self._is_compared else set())
-
 
 def worst(findings: list[Finding]) -> str:
     """The most serious severity among findings."""
-    seen = {each.severity for each in findings}
-    return next(each for each in ("damaged", "warning", "info") if each in seen)
+    seen = {finding.severity for finding in findings}
+    return next(severity for severity in ("damaged", "warning", "info") if severity in seen)
 
 
 def live_state(shown: Shown, health: Health) -> dict[str, Any]:
     """What a page must know to follow others: the state of the list, of the checks, and of everything unfinished."""
     shown.refresh()
     snapshot = shown.snapshot
-    found: dict[str, Any] = {
+    state: dict[str, Any] = {
         "generation": snapshot.generation,
         "episodes": len(snapshot.ids),
         "checks": health.revision,
     }
-    found["recordings"] = [recording_state(*each) for each in snapshot.unfinished.items()]
+    state["recordings"] = [recording_state(*item) for item in snapshot.unfinished.items()]
     if shown.root is not None:
-        found["free_bytes"] = shutil.disk_usage(shown.root).free
-    return found
+        state["free_bytes"] = shutil.disk_usage(shown.root).free
+    return state
 
 
 def recording_state(name: str, folder: Path) -> dict[str, Any]:

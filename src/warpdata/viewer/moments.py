@@ -80,24 +80,24 @@ class Moments:
             looked = min(wanted, len(store))
             ids, distances = store.search(store.get([key])[0], k=looked, where=where)
             rows = zip(store.metadata(ids), distances.tolist(), strict=True)
-            found = _spread(query, self._resolved(rows, opened, is_ours=is_ours), most)
-            if len(found) >= most or len(ids) < looked or looked == len(store) or wanted >= _LONGEST_LOOK:
-                return found
+            moments = _spread(query, self._resolved(rows, opened, is_ours=is_ours), most)
+            if len(moments) >= most or len(ids) < looked or looked == len(store) or wanted >= _LONGEST_LOOK:
+                return moments
             wanted *= 4
 
     def _own(self, episode: Episode) -> dict[int, dict[str, Any]]:
         """The vectors of an episode, with what is known of each."""
         store = self._store
         rows = store.scroll(f"episode_id = {literal(episode.id)}", limit=_OWN)
-        found = {int(row.pop("id")): row for row in rows}
-        here = {key: row for key, row in found.items() if row.get("file_path") == episode.address}
+        vectors = {int(row.pop("id")): row for row in rows}
+        here = {key: row for key, row in vectors.items() if row.get("file_path") == episode.address}
         if here:
             return here
-        if len({row.get("file_path") for row in found.values()}) > 1:
+        if len({row.get("file_path") for row in vectors.values()}) > 1:
             raise NoMoments(
                 f"{self.name} has several episodes with the id {episode.id}, and none at this path"
             )
-        return found
+        return vectors
 
     def _resolved(self, rows: Any, opened: Opened, *, is_ours: bool) -> Iterator[Moment]:
         known: dict[str, Episode | None] = {}

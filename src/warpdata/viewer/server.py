@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import builtins
 import contextlib
 import json
 import re
@@ -13,6 +14,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from warpdata.bytekit.io.ranges import Closing
 from warpdata.bytekit.jsontext import dump_json
 from warpdata.bytekit.process.threads import ThreadPool, start_thread
 from warpdata.errors import MissingExtraError, StoreError, WarpError, suggests
@@ -20,7 +22,7 @@ from warpdata.viewer.access import AccessRules, check_binding
 from warpdata.viewer.answers import Answers, ViewRequest
 from warpdata.viewer.framing import sendable
 from warpdata.viewer.health import live_state
-from warpdata.viewer.shown import Shown, described
+from warpdata.viewer.shown import Shown, describe_error
 
 try:
     from tornado.httpserver import HTTPServer
@@ -67,7 +69,7 @@ _MOST_PORT = 65_535
 _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 
 
-class Viewer:
+class Viewer(Closing):
     """A running viewer: `url` opens it, `close` ends it. In a notebook it shows itself."""
 
     def __init__(
@@ -93,9 +95,12 @@ class Viewer:
             fact = f"cannot listen on {host}:{port} ({error.strerror})"
             raise StoreError(fact, hint="Choose another --port, or 0 for any.") from None
         self.port: int = self._sockets[0].getsockname()[1]
-        given = {} if token is None else {"token": token}
-        self.access = AccessRules(self.port, frozenset(allow_hosts), is_embedded=is_embedded, **given)
-        self._host = "127.0.0.1" if host in ("0.0.0.0", "localhost") else f"[{host}]" if ":" in host else host
+        self.access = AccessRules(self.port, frozenset(allow_hosts), token, is_embedded=is_embedded)
+        shown = "127.0.0.1" if host in ("0.0.0.0", "localhost") else f"[{host}]" if ":" in host else host
+        self.address = f"http://{shown}:{self.port}/"
+        """The address without its token."""
+        self.url = f"{self.address}#t={self.access.token}"
+        """The link that opens the viewer; its token stays in the browser, no request or log has it."""
         self._pool = ThreadPool(_WORKERS, "warp-view")
         self._busy = _Busy()
         self._stop: Callable[[], object] = lambda: None
@@ -103,16 +108,6 @@ class Viewer:
         started = threading.Event()
         self._thread = start_thread(lambda: asyncio.run(self._serve(started)), "warp-view")
         started.wait()
-
-    @property
-    def address(self) -> str:
-        """The address without its token."""
-        return f"http://{self._host}:{self.port}/"
-
-    @property
-    def url(self) -> str:
-        """The link that opens the viewer; its token stays in the browser, no request or log has it."""
-        return f"{self.address}#t={self.access.token}"
 
     def open_browser(self) -> bool:
         """Open the link in a browser of this machine; False if it has none."""
@@ -128,12 +123,6 @@ class Viewer:
         self._stop()
         self._thread.join()
         self._pool.close()
-
-    def __enter__(self) -> Viewer:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"<Viewer of {self._answers.shown.name} at {self.address}>"
@@ -171,7 +160,7 @@ class Viewer:
             application, max_body_size=MAX_BODY_BYTES, max_header_size=MAX_HEAD_BYTES, max_buffer_size=1 << 20
         )
         server.add_sockets(self._sockets)
-        others = [asyncio.create_task(each(stop)) for each in (self._know_all, self._check_all)]
+        others = [asyncio.create_task(work(stop)) for work in (self._know_all, self._check_all)]
         started.set()
         await stop.wait()
         server.stop()
@@ -251,11 +240,7 @@ class _Guarded(RequestHandler):  # type: ignore[misc]
         self.set_default_headers()
         headers = dict(self.request.headers)
         cookies = {name: morsel.value for name, morsel in self.request.cookies.items()}
-        refusal = self.access.refuse_host(headers.get("Host", ""))
-        if refusal is None and self.needs_token:
-            refusal = self.access.refuse_caller(headers, cookies)
-        if refusal is None and self.request.method not in ("GET", "HEAD"):
-            refusal = self.access.refuse_write(headers)
+        refusal = self.access.refusal(self.request.method, headers, cookies, needs_token=self.needs_token)
         if refusal is not None:
             self.refuse(*refusal)
 
@@ -277,7 +262,7 @@ class _Guarded(RequestHandler):  # type: ignore[misc]
         try:
             return await asyncio.wrap_future(self.pool.submit(call))
         except (WarpError, ValueError, KeyError, OSError) as error:
-            self.refuse(_status(error), *described(error))
+            self.refuse(_status(error), *describe_error(error))
             return None
         finally:
             self.busy.requests -= 1
@@ -421,10 +406,10 @@ def _range(header: str | None, size: int) -> tuple[int, int] | None:
     """The bytes that a Range header names; None for several ranges or nonsense."""
     if header is None:
         return 0, size
-    found = _RANGE.fullmatch(header.strip())
-    if found is None or found.groups() == ("", ""):
+    match = _RANGE.fullmatch(header.strip())
+    if match is None or match.groups() == ("", ""):
         return None
-    first, last = found.groups()
+    first, last = match.groups()
     start = max(0, size - int(last)) if not first else int(first)
     stop = size if not first or not last else min(size, int(last) + 1)
     return (start, stop) if start < stop else None
@@ -451,7 +436,8 @@ def view(
     In a notebook the viewer shows itself inline, elsewhere the browser is opened unless
     `open_browser` is False.
     """
-    in_notebook = _is_notebook()
+    find_shell = getattr(builtins, "get_ipython", None)
+    in_notebook = find_shell is not None and type(find_shell()).__name__ == "ZMQInteractiveShell"
     made = Viewer(
         thing,
         port=port,
@@ -466,11 +452,3 @@ def view(
     if open_browser or (open_browser is None and not in_notebook):
         made.open_browser()
     return made
-
-
-def _is_notebook() -> bool:
-    try:
-        shell: Any = get_ipython()  # type: ignore[name-defined]
-    except NameError:
-        return False
-    return type(shell).__name__ == "ZMQInteractiveShell"

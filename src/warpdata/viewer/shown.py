@@ -93,7 +93,7 @@ class ShownEpisodes:
         """Whether the table of facts is made."""
         return self._facts is not None
 
-    def chosen(self, where: str, sort: str, *, descending: bool) -> Rows:
+    def choose(self, where: str, sort: str, *, descending: bool) -> Rows:
         """The positions of the episodes that satisfy a condition, in an order."""
         key = (where, sort, descending)
         with self._lock:
@@ -124,15 +124,15 @@ class ShownEpisodes:
             self._outliers = outliers_in(self.facts(), self.ids)
         return self._outliers or {}
 
-    def listed(self, rows: Rows) -> list[dict[str, Any]]:
+    def list_rows(self, rows: Rows) -> list[dict[str, Any]]:
         """Rows of the list for these episodes; each is opened until the table of all is ready."""
         if not self.has_facts:
-            found = [facts_of(self.episodes[int(row)]) for row in rows.tolist()]
-            return [{name: each[name] for name in LISTED if name in each} for each in found]
+            facts = [facts_of(self.episodes[int(row)]) for row in rows.tolist()]
+            return [{name: row[name] for name in LISTED if name in row} for row in facts]
         facts = self.facts()
         columns = {name: facts.column(name) for name in LISTED if name in facts.column_names}
         # One by one: `take` would load the whole of pyarrow.compute before the first rows are seen.
-        return [{name: each[row].as_py() for name, each in columns.items()} for row in rows.tolist()]
+        return [{name: column[row].as_py() for name, column in columns.items()} for row in rows.tolist()]
 
 
 def _order(values: Sequence[Any], *, descending: bool) -> Rows:
@@ -265,7 +265,7 @@ class Shown:
             self.snapshot = now
             return True
 
-    def changed(self) -> None:
+    def show_changes(self) -> None:
         """Show what an edit changed."""
         with self._lock:
             if isinstance(self._thing, LocalDataset):
@@ -278,7 +278,7 @@ class Shown:
             self._draft = self._draft or self._draft_of(dataset)
             return ShownEpisodes(self._draft.episodes(), {}, generation, len(self._draft.log))
         if isinstance(thing, LocalDataset):
-            places = [Path(str(each)) for each in thing.unfinished_places]
+            places = [Path(str(place)) for place in thing.unfinished_places]
             unfinished = {path.name: path for path in places}
             return ShownEpisodes(thing, unfinished, generation, len(thing.edits.log))
         if isinstance(thing, LiveEpisode):
@@ -313,7 +313,7 @@ class Shown:
         raise ValueError(f"{thing!r:.80} holds no episodes to view; look at it with `warp inspect`")
 
 
-def edited(edits: Edits, op: str, ask: Mapping[str, Any]) -> Any:
+def make_edit(edits: Edits, op: str, ask: Mapping[str, Any]) -> Any:
     """Make one edit requested by a page; ValueError or KeyError for missing values."""
     if op in ("undo", "redo"):
         seq = ask.get("seq")
@@ -334,7 +334,7 @@ def edited(edits: Edits, op: str, ask: Mapping[str, Any]) -> Any:
     raise ValueError(f"no edit is called {op!r}")
 
 
-def described(error: Exception) -> tuple[str, str]:
+def describe_error(error: Exception) -> tuple[str, str]:
     """Message and hint of an error."""
     if isinstance(error, WarpError):
         return str(error), error.hint

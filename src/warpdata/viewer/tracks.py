@@ -61,13 +61,10 @@ class Track:
         self.times = signal.timestamps
         self._width = int(np.prod(signal.meta.shape, dtype=np.int64))
         self.channels = min(MAX_CHANNELS, self._width)
+        self.is_all = self.channels == self._width
+        """Whether every channel is plotted."""
         self._lock = ThreadLock()
         self._levels: list[tuple[Values, Values]] | None = None
-
-    @property
-    def is_all(self) -> bool:
-        """Whether every channel is plotted."""
-        return self.channels == self._width
 
     @property
     def kept_bytes(self) -> int:
@@ -81,8 +78,8 @@ class Track:
 
     def values(self, start: int, stop: int) -> Values:
         """Records [start, stop) as numbers of a browser, one row each."""
-        found = self.signal.rows(start, stop)
-        flat = found.reshape(len(found), self._width)[:, : self.channels]
+        rows = self.signal.rows(start, stop)
+        flat = rows.reshape(len(rows), self._width)[:, : self.channels]
         kind, size = flat.dtype.kind, flat.dtype.itemsize
         is_wide = size > 4 or (kind in "iu" and size == 4)
         return flat.astype(np.float64 if is_wide else np.float32, copy=False)
@@ -94,13 +91,13 @@ class Track:
             return []
         some = np.arange(0, count, -(-count // _SAMPLED))  # a sample is enough for the usual pause
         limit = GAP_FACTOR * np.median(self.times[some + 1] - self.times[some])
-        found: list[int] = []
+        starts: list[int] = []
         for start in range(0, count, _LOOKED_AT):
             part = self.times[start : min(start + _LOOKED_AT, count) + 1]
-            found += (start + np.flatnonzero(np.diff(part) > limit)).tolist()
-            if len(found) >= _MAX_GAPS:
+            starts += (start + np.flatnonzero(np.diff(part) > limit)).tolist()
+            if len(starts) >= _MAX_GAPS:
                 break
-        return [(int(self.times[i]), int(self.times[i + 1])) for i in found[:_MAX_GAPS]]
+        return [(int(self.times[i]), int(self.times[i + 1])) for i in starts[:_MAX_GAPS]]
 
     def window(self, start_ns: int, stop_ns: int, width: int) -> Plotted:
         """What is to be drawn between two times on `width` pixels: at most two points per pixel."""
@@ -110,7 +107,10 @@ class Track:
             return Plotted(self.times[low:high], self.values(low, high).T, True)
         starts = low + (np.arange(width + 1) * (high - low)) // width
         rows_each = (high - low) // width
-        size = self._level_for(rows_each)
+        # Records per block of the coarsest level that is fine enough; 1 for the records themselves.
+        size = 1 if rows_each < _BLOCK * _FINE else _BLOCK
+        while 1 < size <= rows_each // (_BLOCK * _FINE) and _depth(size) + 1 < len(self._levels_made()):
+            size *= _BLOCK
         if size == 1:
             least, most = _extremes(self.values(low, high), starts[:-1] - low)
         else:
@@ -125,15 +125,6 @@ class Track:
         rows = np.stack([starts[:-1], middle], axis=1).reshape(-1)
         values = np.stack([least, most], axis=1).reshape(-1, self.channels)
         return Plotted(self.times[np.minimum(rows, len(self.times) - 1)], values.T, False)
-
-    def _level_for(self, rows_each: int) -> int:
-        """Records per block of the coarsest level that is fine enough; 1 for the records themselves."""
-        if rows_each < _BLOCK * _FINE:
-            return 1
-        size = _BLOCK
-        while size * _BLOCK * _FINE <= rows_each and _depth(size) + 1 < len(self._levels_made()):
-            size *= _BLOCK
-        return size
 
     def _levels_made(self) -> list[tuple[Values, Values]]:
         with self._lock:
@@ -171,7 +162,7 @@ _BINS = 24
 _FAR = 3.5
 """An outlier is this many scaled median deviations from the median."""
 _MAX_TASKS = 40
-_EPISODES = 48
+MOST_SAMPLED = 48
 _ROWS_EACH = 512
 """A distribution is made of so many records of so many episodes at most."""
 
@@ -196,18 +187,27 @@ def selection_statistics(facts: Any, positions: Sequence[int], ids: Sequence[str
 
 def outliers_in(facts: Any, ids: Sequence[str]) -> dict[str, list[str]]:
     """Which episodes of a table are far from the others, and in what."""
-    found: dict[str, list[str]] = {}
+    outliers: dict[str, list[str]] = {}
     for name in MEASURES:
-        for at in _far_off(_numbers(facts, name)):
-            found.setdefault(ids[at], []).append(name)
-    return found
+        values = _numbers(facts, name)
+        known = values[np.isfinite(values)]
+        if len(known) < 5:
+            continue
+        middle = float(np.median(known))
+        away = np.abs(known - middle)
+        # If more than half are equal, use the mean deviation.
+        spread = float(np.median(away)) * 1.4826 or float(away.mean()) * 1.2533
+        for at in np.flatnonzero(np.abs(values - middle) > _FAR * spread).tolist() if spread else ():
+            outliers.setdefault(ids[at], []).append(name)
+    return outliers
 
 
 def _numbers(facts: Any, name: str) -> NDArray[np.float64]:
     if name not in facts.column_names:
         return np.full(facts.num_rows, np.nan)
-    found = [each if isinstance(each, int | float) else np.nan for each in facts.column(name).to_pylist()]
-    return np.array(found, np.float64)
+    values = facts.column(name).to_pylist()
+    numbers = [value if isinstance(value, int | float) else np.nan for value in values]
+    return np.array(numbers, np.float64)
 
 
 def _histogram(values: NDArray[np.float64]) -> dict[str, Any]:
@@ -215,30 +215,17 @@ def _histogram(values: NDArray[np.float64]) -> dict[str, Any]:
     return {"counts": counts.tolist(), "low": float(edges[0]), "high": float(edges[-1])}
 
 
-def _far_off(values: NDArray[np.float64]) -> list[int]:
-    known = values[np.isfinite(values)]
-    if len(known) < 5:
-        return []
-    middle = float(np.median(known))
-    away = np.abs(known - middle)
-    # If more than half are equal, use the mean deviation.
-    spread = float(np.median(away)) * 1.4826 or float(away.mean()) * 1.2533
-    if not spread:
-        return []
-    return np.flatnonzero(np.abs(values - middle) > _FAR * spread).tolist()
-
-
 def _counts(facts: Any, name: str, most: int) -> list[dict[str, Any]]:
     if name not in facts.column_names:
         return []
-    found: dict[Any, int] = {}
-    for each in facts.column(name).to_pylist():
-        found[each] = found.get(each, 0) + 1
-    ordered = sorted(found.items(), key=lambda pair: -pair[1])[:most]
+    counts: dict[Any, int] = {}
+    for value in facts.column(name).to_pylist():
+        counts[value] = counts.get(value, 0) + 1
+    ordered = sorted(counts.items(), key=lambda pair: -pair[1])[:most]
     return [{"value": value, "count": count} for value, count in ordered]
 
 
-def sampled(signal: Signal) -> NDArray[np.float64]:
+def sample_records(signal: Signal) -> NDArray[np.float64]:
     """Records of a signal of numbers, evenly spaced where there are many: a row each, of its plotted channels."""
     if len(signal) <= _ROWS_EACH:
         values = signal.rows(0, len(signal))
@@ -250,16 +237,10 @@ def sampled(signal: Signal) -> NDArray[np.float64]:
 def distribution(samples: Sequence[NDArray[np.float64]]) -> dict[str, Any]:
     """Distribution of the values of a signal by channel; episodes with another width are left out."""
     width = samples[0].shape[1] if samples else 0
-    taken = [each for each in samples if each.shape[1] == width]
+    taken = [sample for sample in samples if sample.shape[1] == width]
     rows = np.concatenate(taken) if taken else np.empty((0, 0))
     channels: list[dict[str, Any] | None] = []
     for column in rows.T:
         known = column[np.isfinite(column)]
         channels.append({**_histogram(known), "mean": float(known.mean())} if len(known) else None)
     return {"episodes": len(taken), "records": len(rows), "channels": channels}
-
-
-def spread_over(positions: Sequence[int]) -> list[int]:
-    """Some of the positions, evenly spaced where there are many."""
-    at = np.linspace(0, len(positions) - 1, min(len(positions), _EPISODES)).astype(np.int64)
-    return [positions[each] for each in at.tolist()]

@@ -328,9 +328,9 @@ def fsync_started(paths: Sequence[str | os.PathLike[str]]) -> None:
 
 def fsync_tree(path: Path) -> None:
     """Make every file and name below a folder survive power loss."""
-    found = list(os.walk(path))
-    fsync_files([os.path.join(folder, name) for folder, _, names in found for name in names])
-    for folder, _, _ in found:
+    folders = list(os.walk(path))
+    fsync_files([os.path.join(folder, name) for folder, _, names in folders for name in names])
+    for folder, _, _ in folders:
         fsync_folder(folder)
 
 

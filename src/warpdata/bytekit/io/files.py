@@ -15,13 +15,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import numpy as np
 
 from warpdata.bytekit.arrays import byte_view
-from warpdata.bytekit.io.ranges import BytesRangeReader, Range, RangeReader, check_range, read_coalesced
+from warpdata.bytekit.io.ranges import (
+    BytesRangeReader,
+    Closing,
+    Range,
+    RangeReader,
+    check_range,
+    read_coalesced,
+)
 from warpdata.bytekit.process import system
 from warpdata.errors import BlobChangedError, BlobNotFoundError, PermissionError_, StoreError, TruncatedError
 
 if TYPE_CHECKING:
-    from typing import Self
-
     from numpy.typing import NDArray
     from typing_extensions import Buffer
 
@@ -92,7 +97,7 @@ def read_at(fd: int, out: Buffer | NDArray[Any], offset: int) -> int:
     return done
 
 
-class FileRangeReader:
+class FileRangeReader(Closing):
     """Ranges of a local file through positioned reads: safe for files that another process may cut."""
 
     _fd = -1
@@ -166,12 +171,6 @@ class FileRangeReader:
         if fd >= 0:
             os.close(fd)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def __del__(self) -> None:
         # At the very end of the interpreter modules are gone, and the system closes the file.
         # What is collected with it may close it after this.
@@ -195,8 +194,8 @@ class FileStamp(NamedTuple):
     @classmethod
     def of(cls, file: int | str | os.PathLike[str]) -> FileStamp:
         """The stamp of an open file, or of the one that has a name now."""
-        found = os.stat(file)
-        return cls(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+        status = os.stat(file)
+        return cls(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
 OPEN_FILES = OpenFiles()
@@ -450,11 +449,11 @@ def _unreadable(error: OSError, path: str) -> StoreError:
 def _regular_size(fd: int, path: str) -> int:
     """The size of an open regular file; anything else is closed and refused."""
     try:
-        found = os.fstat(fd)
+        status = os.fstat(fd)
     except OSError as error:
         os.close(fd)
         raise _unreadable(error, path) from None
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         os.close(fd)
-        raise _not_regular(found.st_mode, path)
-    return found.st_size
+        raise _not_regular(status.st_mode, path)
+    return status.st_size

@@ -15,11 +15,28 @@ from warpdata.bytekit.process.forks import Reopens
 from warpdata.errors import FormatError, TruncatedError
 
 if TYPE_CHECKING:
+    from typing import Self
+
     from typing_extensions import Buffer
 
 
 Range = tuple[int, int]
 T = TypeVar("T")
+
+
+class Closing:
+    """Closed at the end of its `with` block."""
+
+    def close(self) -> None:
+        """Close what is held open."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
 
 DEFAULT_GAP_BYTES = 64 << 10
 DEFAULT_SPAN_BYTES = 16 << 20
@@ -174,8 +191,8 @@ def read_into(reader: RangeReader, start: int, out: memoryview) -> None:
 def resident(reader: RangeReader, start: int, end: int) -> memoryview | None:
     """A view of bytes that come from elsewhere, if all of them are in a cache on this machine; else None."""
     method = getattr(reader, "resident", None)
-    found: memoryview | None = None if method is None else method(start, end)
-    return found
+    view: memoryview | None = None if method is None else method(start, end)
+    return view
 
 
 def drop_cached(reader: RangeReader, start: int, end: int) -> bool:
@@ -230,10 +247,10 @@ class JoinedRangeReader:
         for begin, part in zip(self._starts, self._parts, strict=False):
             cut = [(max(start - begin, 0), min(end - begin, part.size)) for start, end in ranges]
             wanted = [number for number, (low, high) in enumerate(cut) if low < high]
-            found = part.read_many([cut[number] for number in wanted]) if wanted else []
-            for number, piece in zip(wanted, found, strict=True):
+            views = part.read_many([cut[number] for number in wanted]) if wanted else []
+            for number, piece in zip(wanted, views, strict=True):
                 pieces[number].append(piece)
-        return [each[0] if len(each) == 1 else memoryview(b"".join(each)) for each in pieces]
+        return [views[0] if len(views) == 1 else memoryview(b"".join(views)) for views in pieces]
 
     def close(self) -> None:
         """Close all parts."""
@@ -261,21 +278,18 @@ class FarRangeReader(Reopens):
         if end - start >= _FAR_PAGE_BYTES or start == end:
             return self._reader.read(start, end)
         first, last = start // _FAR_PAGE_BYTES, (end - 1) // _FAR_PAGE_BYTES
-        found = [self._page(number) for number in range(first, last + 1)]
-        data = found[0] if first == last else memoryview(b"".join(found))
+        pages = []
+        for number in range(first, last + 1):
+            page = self._pages.get(number)
+            if page is None:  # two threads may both fetch a page; what they keep is the same
+                low = number * _FAR_PAGE_BYTES
+                page = self._pages[number] = self._reader.read(low, min(low + _FAR_PAGE_BYTES, self.size))
+                while len(self._pages) > _FAR_PAGES:
+                    with contextlib.suppress(KeyError):
+                        self._pages.popitem(last=False)
+            pages.append(page)
+        data = pages[0] if first == last else memoryview(b"".join(pages))
         return data[start - first * _FAR_PAGE_BYTES : end - first * _FAR_PAGE_BYTES]
-
-    def _page(self, number: int) -> memoryview:
-        # Two threads may both fetch a page; what they keep is the same.
-        found = self._pages.get(number)
-        if found is None:
-            start = number * _FAR_PAGE_BYTES
-            found = self._reader.read(start, min(start + _FAR_PAGE_BYTES, self.size))
-            self._pages[number] = found
-            while len(self._pages) > _FAR_PAGES:
-                with contextlib.suppress(KeyError):
-                    self._pages.popitem(last=False)
-        return found
 
     def read_many(self, ranges: Sequence[Range]) -> list[memoryview]:
         """Exactly the bytes of each range: those whose pages are here from there, the others in one go."""
@@ -283,10 +297,10 @@ class FarRangeReader(Reopens):
             end - start < _FAR_PAGE_BYTES and start // _FAR_PAGE_BYTES in self._pages for start, end in ranges
         ]
         far = iter(
-            self._reader.read_many([each for each, is_near in zip(ranges, near, strict=True) if not is_near])
+            self._reader.read_many([part for part, is_near in zip(ranges, near, strict=True) if not is_near])
         )
         return [
-            self.read(*each) if is_near else next(far) for each, is_near in zip(ranges, near, strict=True)
+            self.read(*part) if is_near else next(far) for part, is_near in zip(ranges, near, strict=True)
         ]
 
     def drop_cached(self, start: int, end: int) -> bool:
@@ -391,9 +405,9 @@ class RangeFile(io.RawIOBase):
     def readinto(self, buffer: Buffer) -> int:
         """Fill a buffer with the next bytes; how many there were."""
         target = memoryview(buffer).cast("B")
-        found = self._next(target.nbytes)
-        target[: found.nbytes] = found
-        return found.nbytes
+        data = self._next(target.nbytes)
+        target[: data.nbytes] = data
+        return data.nbytes
 
     def _next(self, size: int) -> memoryview:
         start = min(self._position, self._reader.size)

@@ -147,18 +147,13 @@ def _before_fork() -> None:
     """
     for _ in range(_PAUSES):
         _forking.acquire()
-        if not _is_importing_elsewhere():
+        # Python has no public call for the threads that are in the middle of an import.
+        references = list(getattr(importlib._bootstrap, "_module_locks", {}).values())
+        if not {getattr(lock(), "owner", None) for lock in references} - {None, threading.get_ident()}:
             return
         _forking.release()
         time.sleep(_PAUSE_S)
     _forking.acquire()
-
-
-def _is_importing_elsewhere() -> bool:
-    """Whether another thread is in the middle of an import; Python has no public call for it."""
-    references = list(getattr(importlib._bootstrap, "_module_locks", {}).values())
-    owners = {getattr(reference(), "owner", None) for reference in references}
-    return bool(owners - {None, threading.get_ident()})
 
 
 def _after_fork_in_child() -> None:

@@ -44,50 +44,41 @@ class FileLock:
 
     @classmethod
     def take(
-        cls, path: str | os.PathLike[str], *, timeout_s: float = 0.0, removes: bool = False, mode: int = 0o666
-    ) -> FileLock | None:
-        """Lock the file of this name, made if need be; None on timeout.
-
-        With `removes` the file is deleted by `release`. Where files cannot be locked, NoLocksError.
-        """
-        with map_os_errors(path):
-            return cls._taken(path, os.O_RDWR | os.O_CREAT, timeout_s, removes=removes, mode=mode)
-
-    @classmethod
-    def take_existing(cls, path: str | os.PathLike[str], *, timeout_s: float = 0.0) -> FileLock | None:
-        """The same for a file or a folder that is there, BlobNotFoundError if it is not."""
-        with map_os_errors(path):
-            try:
-                return cls._taken(path, _LOOK, timeout_s)
-            except FileNotFoundError:
-                raise BlobNotFoundError("nothing has this name, or not any more", path=path) from None
-
-    @classmethod
-    def _taken(
         cls,
         path: str | os.PathLike[str],
-        flags: int,
-        timeout_s: float,
         *,
+        timeout_s: float = 0.0,
         removes: bool = False,
         mode: int = 0o666,
+        make: bool = True,
     ) -> FileLock | None:
-        name = os.fspath(path)
+        """Lock the file of this name; None on timeout, NoLocksError where files cannot be locked.
+
+        It is made if need be. Without `make` it may be a folder too, and BlobNotFoundError if nothing has the name.
+        With `removes` the file is deleted by `release`.
+        """
+        name, flags = os.fspath(path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC if make else _LOOK
         deadline = time.monotonic() + timeout_s
         for _ in range(_MAX_TURNS):
-            with block_forks():
-                lock = cls(name, os.open(name, flags | os.O_CLOEXEC, mode), removes=removes)
-            try:
-                if flags & os.O_CREAT:
-                    check_regular(name)
-                if not lock_open_file(lock.fd, name, timeout_s=deadline - time.monotonic()):
+            with map_os_errors(path):
+                try:
+                    with block_forks():
+                        lock = cls(name, os.open(name, flags, mode), removes=removes)
+                except FileNotFoundError:
+                    if make:
+                        raise
+                    raise BlobNotFoundError("nothing has this name, or not any more", path=path) from None
+                try:
+                    if make:
+                        check_regular(name)
+                    if not lock_open_file(lock.fd, name, timeout_s=deadline - time.monotonic()):
+                        lock.let_go()
+                        return None
+                    if _has_name(lock.fd, name):
+                        return lock
+                except BaseException:
                     lock.let_go()
-                    return None
-                if _has_name(lock.fd, name):
-                    return lock
-            except BaseException:
-                lock.let_go()
-                raise
+                    raise
             lock.let_go()
         raise UnavailableError("this lock keeps changing hands", path=name)
 
@@ -141,7 +132,7 @@ def make_locked_folder(path: str | os.PathLike[str]) -> FileLock | None:
         os.mkdir(path)
         try:
             # A process that checks the lock holds it for a moment itself.
-            lock = FileLock.take_existing(path, timeout_s=_NEW_FOLDER_S)
+            lock = FileLock.take(path, timeout_s=_NEW_FOLDER_S, make=False)
         except BlobNotFoundError:
             continue  # another process took it for a leftover and removed it
         except NoLocksError:

@@ -366,10 +366,10 @@ def available_bytes() -> int | None:
     """Memory that the system could hand out without swapping, or None where it is unknown."""
     try:
         with open("/proc/meminfo", encoding="ascii") as lines:
-            found = [line.split() for line in lines if line.startswith("MemAvailable:")]
+            available = [line.split() for line in lines if line.startswith("MemAvailable:")]
     except OSError:
         return None
-    return int(found[0][1]) * 1024 if found else None
+    return int(available[0][1]) * 1024 if available else None
 
 
 _BOOT_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)

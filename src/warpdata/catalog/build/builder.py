@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
+from warpdata.bytekit.io.files import FileRangeReader
+from warpdata.bytekit.io.ranges import Closing
 from warpdata.bytekit.jsontext import dump_json, plain_json
 from warpdata.bytekit.process.forks import NoPickle, OwnProcess, ThreadLock
 from warpdata.catalog.access import (
@@ -56,10 +58,9 @@ from warpdata.errors import (
 )
 from warpdata.formats.manifest import model
 from warpdata.formats.manifest.layout import MAX_NOTE_LEVELS
-from warpdata.formats.manifest.model import ArtifactPart, Binding, BlobRef, LongList, Manifest, TablePart
+from warpdata.formats.manifest.model import ArtifactPart, Binding, BlobRef, Manifest, PartedShards, TablePart
 from warpdata.formats.tarshard.writer import PackOptions
 from warpdata.stores.address import is_remote, place_of
-from warpdata.stores.blobstore import DigestedFile
 
 if TYPE_CHECKING:
     from warpdata.episodes.collection.episodes import Episodes
@@ -86,7 +87,7 @@ class _Kept:
         ]
 
 
-class DatasetBuilder(NoPickle):
+class DatasetBuilder(NoPickle, Closing):
     """Tables, artifacts and the bindings between them; `publish` makes them a version of a dataset.
 
     Data that must be written first (tables in memory, packed folders) is staged on the disk of a local catalog and
@@ -107,6 +108,8 @@ class DatasetBuilder(NoPickle):
         if str(self.name) != self.name.dataset_id:
             raise ValueError(f"publish to {self.name.dataset_id}, not to one version of it")
         self._options = change_catalog(options, catalog)
+        self.catalog = self._options.catalogs[0]
+        """The address it publishes to."""
         self._chosen_staging = staging
         self._owned: Staging | None = None
         self._tables: dict[str, list[ParquetShard]] = {}
@@ -125,11 +128,6 @@ class DatasetBuilder(NoPickle):
         """Parts may be added by several threads."""
         self._own = OwnProcess()
         """Staged files, and publishing them, belong to the process that made the builder."""
-
-    @property
-    def catalog(self) -> str:
-        """The address it publishes to."""
-        return self._options.catalogs[0]
 
     @property
     def _staging(self) -> Path:
@@ -238,7 +236,7 @@ class DatasetBuilder(NoPickle):
         def content(member: str) -> str:
             place = staged.members[member]
             shard = staged.files[place.shard]
-            with DigestedFile(shard.path, shard.digest) as reader:
+            with FileRangeReader(shard.path) as reader:
                 return bytes(reader.read(*place.read_range)).decode()
 
         for extension in extensions:
@@ -352,7 +350,13 @@ class DatasetBuilder(NoPickle):
         self._check_ours()
         options = PublishOptions(**keywords)
         with contextlib.closing(Access(self._options)) as access:
-            early = self._early_uploads(access) if self._extends else Uploads()
+            # The blobs that are needed whichever version this one is built on; of vector files the appended parts.
+            early, base = Uploads(), self._newest(access) if self._extends else None
+            for name, staged in self._artifacts.items() if self._extends else ():
+                if staged.kind != model.VECTOR_KIND:
+                    staged.blobs(early)
+                elif base is not None and name in base.artifacts:
+                    parts.grow_artifact(base.artifact(name), staged, by_number=False, uploads=early)
             once = None if self._extends else self._build(None)
 
             def build(latest: str | None) -> tuple[Manifest, Uploads]:
@@ -371,12 +375,6 @@ class DatasetBuilder(NoPickle):
         tables = [*self._tables, *self._kept_tables]
         artifacts = [*self._artifacts, *self._kept_artifacts]
         return f"<DatasetBuilder {self.name}: tables {tables}, artifacts {artifacts}>"
-
-    def __enter__(self) -> DatasetBuilder:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _check_ours(self) -> None:
         if not self._own:
@@ -397,16 +395,6 @@ class DatasetBuilder(NoPickle):
 
     def _open(self, access: Access, version: str) -> Dataset:
         return open_version(access, access.catalogs[0], self.name, version)
-
-    def _early_uploads(self, access: Access) -> Uploads:
-        """The blobs that are needed whichever version this one is built on; of vector files the appended parts."""
-        uploads, base = Uploads(), self._newest(access)
-        for name, staged in self._artifacts.items():
-            if staged.kind != model.VECTOR_KIND:
-                staged.blobs(uploads)
-            elif base is not None and name in base.artifacts:
-                parts.grow_artifact(base.artifact(name), staged, by_number=False, uploads=uploads)
-        return uploads
 
     def _build(self, base: Dataset | None) -> tuple[Manifest, Uploads]:
         """The manifest and the blobs of the version, on top of `base` if there is one."""
@@ -535,7 +523,7 @@ def _choose(kind: str, known: Mapping[str, Any], chosen: Iterable[str] | None) -
 def _without_uris(part: Any) -> Any:
     """A part whose blobs are in the catalog it is kept in, wherever they came from."""
     shards = part.shards
-    if not isinstance(shards, LongList):  # which has no addresses
+    if not isinstance(shards, PartedShards):  # which has no addresses
         shards = tuple(replace(shard, uri=None) for shard in shards)
     if isinstance(part, TablePart):
         return replace(part, shards=shards, guide=part.guide and replace(part.guide, uri=None))

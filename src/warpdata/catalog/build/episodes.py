@@ -21,6 +21,7 @@ import numpy as np
 from warpdata.bytekit.arrays import as_array
 from warpdata.bytekit.checksum import sha256_hex
 from warpdata.bytekit.io.commit import fold_name, is_safe_name, make_folders, write_file
+from warpdata.bytekit.io.ranges import Closing
 from warpdata.bytekit.jsontext import dump_json
 from warpdata.bytekit.process.locks import FileLock
 from warpdata.catalog.access import (
@@ -298,7 +299,7 @@ def merge_stored(stored: Iterable[StoredEpisode]) -> list[StoredEpisode]:
     return [episodes[key] for key in sorted(episodes)]
 
 
-class EpisodeStore:
+class EpisodeStore(Closing):
     """Stores episodes of one artifact in a catalog; each worker has its own, and closes it."""
 
     def __init__(
@@ -365,12 +366,6 @@ class EpisodeStore:
             self._staging.close()
         self._access.close()
 
-    def __enter__(self) -> EpisodeStore:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def _new_folder(self) -> Path:
         """A folder for one episode; from the disk of a local catalog its files are moved into place."""
         if self._staging is None:
@@ -386,9 +381,7 @@ class EpisodeStore:
         return self.store_files([(name, files[0][1])] if name and len(files) == 1 else files)
 
     def _send(self, uploads: list[Upload]) -> tuple[str, ...]:
-        return tuple(
-            upload.sha256 for upload in upload_missing(self._store, uploads, PublishOptions()).uploads
-        )
+        return tuple(upload.sha256 for upload, _ in upload_missing(self._store, uploads, PublishOptions()))
 
 
 def store_episode(catalog: str, artifact: str, episode: Episode, name: str) -> StoredEpisode:

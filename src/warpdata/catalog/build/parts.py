@@ -7,7 +7,7 @@ import itertools
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from warpdata.bytekit.checksum import RunningSha256, crc32c
 from warpdata.bytekit.io.commit import is_safe_name
+from warpdata.bytekit.io.files import FileRangeReader
 from warpdata.bytekit.io.ranges import RangeReader
 from warpdata.bytekit.process import system
 from warpdata.bytekit.process.threads import map_in_threads
@@ -39,13 +40,14 @@ from warpdata.errors import ConflictError, CorruptLayoutError, DatasetError
 from warpdata.formats.gamsae import layout as corpus_layout
 from warpdata.formats.gamsae.corpus import parse_corpus
 from warpdata.formats.manifest import model
-from warpdata.formats.manifest.codec import pack_guide, packed_shards, with_added, with_tail
+from warpdata.formats.manifest.codec import pack_guide
+from warpdata.formats.manifest.model import packed_shards, with_added, with_tail
 from warpdata.formats.rvf.verify import goes_on_from
 from warpdata.formats.tarshard.member_index import Member, pack_index
 from warpdata.formats.tarshard.reader import scan_members
 from warpdata.formats.tarshard.writer import PackOptions, pack_shards
 from warpdata.sql.columns import schema_fields, schema_from_base64, schema_to_base64
-from warpdata.stores.blobstore import DigestedFile, FileDigest, check_unchanged, digest_file
+from warpdata.stores.blobstore import FileDigest, check_unchanged, digest_file
 
 _HASH_WORKERS = max(2, min(8, os.cpu_count() or 2))
 _COPY_BELOW_BYTES = 16 << 20
@@ -74,30 +76,21 @@ class PackedShard:
     """Whether the builder wrote the file."""
 
 
-@dataclass(frozen=True, slots=True)
 class StagedArtifact:
     """An artifact of a builder; a BlobRef is a shard that is in the catalog already."""
 
-    kind: str
-    shards: Sequence[PackedShard | model.BlobRef]
-    members: dict[str, Member] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        for number, (shard, size) in enumerate(zip(self.shards, self.sizes, strict=True)):
-            if isinstance(shard, PackedShard) and self.kind in model.TAR_KINDS:
-                self.members.update({member.name: member for member in shard.members})
+    def __init__(self, kind: str, shards: Sequence[PackedShard | model.BlobRef]) -> None:
+        self.kind = kind
+        self.shards = shards
+        self.files = [shard for shard in shards if isinstance(shard, PackedShard)]
+        """The shards that are files of this machine."""
+        self.sizes = [s.digest.size if isinstance(s, PackedShard) else s.byte_size for s in shards]
+        self.members: dict[str, Member] = {}
+        for number, (shard, size) in enumerate(zip(shards, self.sizes, strict=True)):
+            if isinstance(shard, PackedShard) and kind in model.TAR_KINDS:
+                self.members |= {member.name: member for member in shard.members}
             else:
                 self.members[str(shard.name)] = Member(str(shard.name), number, 0, size, -1)
-
-    @property
-    def files(self) -> list[PackedShard]:
-        """The shards that are files of this machine."""
-        return [shard for shard in self.shards if isinstance(shard, PackedShard)]
-
-    @property
-    def sizes(self) -> list[int]:
-        """Bytes of each shard."""
-        return [s.digest.size if isinstance(s, PackedShard) else s.byte_size for s in self.shards]
 
     def blobs(self, uploads: Uploads, numbers: Iterable[int] | None = None) -> list[model.BlobRef]:
         """Its shards, or some of them, as blobs to upload."""
@@ -164,16 +157,11 @@ def whole_files(named: Sequence[tuple[str, Path]], *, is_own: bool = False) -> l
         if not is_safe_name(name):
             raise CorruptLayoutError(f"unsafe file name {name!r}", path=path)
         seen.add(name)
-    digests = digest_files([path for _, path in named])
+    digests = map_in_threads(digest_file, [path for _, path in named], _HASH_WORKERS)
     return [
         PackedShard(path, name, digest, is_own=is_own)
         for (name, path), digest in zip(named, digests, strict=True)
     ]
-
-
-def digest_files(paths: Sequence[Path]) -> list[FileDigest]:
-    """Hash files, several at a time."""
-    return map_in_threads(digest_file, paths, workers=_HASH_WORKERS)
 
 
 def _contents(paths: Sequence[Path]) -> Iterator[tuple[str, Callable[[], Any]]]:
@@ -215,11 +203,12 @@ def _files_below(path: Path) -> Iterator[tuple[str, Path]]:
 def _index_tars(paths: Sequence[Path]) -> list[PackedShard]:
     """Tar files as they are, with their members and checksums."""
     shards, seen = [], set()
-    for number, (path, digest) in enumerate(zip(paths, digest_files(paths), strict=True)):
-        with DigestedFile(path, digest) as reader:
+    digests = map_in_threads(digest_file, paths, _HASH_WORKERS)
+    for number, (path, digest) in enumerate(zip(paths, digests, strict=True)):
+        with FileRangeReader(path) as reader:
             members = tuple(
-                Member(m.name, number, m.offset, m.length, crc32c(reader.read(m.offset, m.offset + m.length)))
-                for m in scan_members(reader)
+                member._replace(crc32c=crc32c(reader.read(*member.read_range)))
+                for member in scan_members(reader, number)
             )
         for member in members:
             if member.name in seen:
@@ -367,7 +356,7 @@ def _check_corpus(artifact: Artifact, staged: StagedArtifact) -> None:
     files = {shard.name: shard for shard in staged.files}
     document, listed = files.get(corpus_layout.CORPUS_JSON), {}
     if document is not None:
-        with DigestedFile(document.path, document.digest) as reader:
+        with FileRangeReader(document.path) as reader:
             record = parse_corpus(bytes(reader.read(0, reader.size)), str(document.path))
         listed = {shard.name: shard.sha256 for shard in record.shards}
     elif not artifact.has([corpus_layout.CORPUS_JSON])[0]:
@@ -428,7 +417,7 @@ def _grow_vectors(artifact: Artifact, shards: Sequence[PackedShard], uploads: Up
         file = str(shard.name)
         check_unchanged(shard.path, shard.digest)
         known = files.get(file, [])
-        with DigestedFile(shard.path, shard.digest) as reader:
+        with FileRangeReader(shard.path) as reader:
             kept, start = [], 0
             for part in known:
                 end = start + part.byte_size
@@ -467,7 +456,7 @@ def _append_part(
     rest = model.BlobRef(_sha256(reader, start, reader.size), reader.size - start)
 
     def read(low: int, high: int) -> memoryview:
-        with DigestedFile(shard.path, shard.digest) as file:
+        with FileRangeReader(shard.path) as file:
             return file.read(start + low, start + high)
 
     uploads.append(upload_read(read, reader.name, rest))
@@ -639,13 +628,13 @@ def cast_exactly(column: Any, target: pa.DataType) -> Any:
     if _types.is_dictionary(target):
         return cast_exactly(column, target.value_type).dictionary_encode().cast(target)
     if _types.is_struct(column.type) and _types.is_struct(target):
-        fields = [cast_exactly(pc.struct_field(column, each.name), each.type) for each in target]
+        fields = [cast_exactly(pc.struct_field(column, field.name), field.type) for field in target]
         mask = column.is_null() if column.null_count else None
         return pa.StructArray.from_arrays(fields, fields=list(target), mask=mask)
     if _types.is_null(getattr(column.type, "value_type", None) or column.type) and not len(
         pc.list_flatten(column)
     ):
-        return pa.array([None if each is None else [] for each in column.to_pylist()], target)
+        return pa.array([None if value is None else [] for value in column.to_pylist()], target)
     converted = column.cast(target)
     back = converted.cast(column.type)
     if _types.is_floating(column.type):  # NaN does not equal itself
@@ -667,9 +656,9 @@ def _is_castable(source: pa.DataType, target: pa.DataType) -> bool:
     if hasattr(source, "value_field") and hasattr(target, "value_field"):  # lists
         return _is_castable(source.value_type, target.value_type)
     if _types.is_struct(source) and _types.is_struct(target):
-        held = {each.name: each.type for each in source}
+        held = {field.name: field.type for field in source}
         return sorted(f.name for f in source) == sorted(f.name for f in target) and all(
-            _is_castable(held[each.name], each.type) for each in target
+            _is_castable(held[field.name], field.type) for field in target
         )
     families = [_FAMILIES.match(str(kind)) for kind in (source, target)]
     return None not in families and len({family and family.lastgroup for family in families}) == 1

@@ -20,14 +20,14 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from warpdata.bytekit.io.commit import map_os_errors
-from warpdata.bytekit.io.files import check_regular
+from warpdata.bytekit.io.files import FileRangeReader, check_regular
 from warpdata.bytekit.jsontext import MAX_JSON_BYTES, parse_json_object
 from warpdata.bytekit.process.threads import map_in_threads
 from warpdata.errors import CorruptLayoutError, DatasetError, FormatError
 from warpdata.formats.manifest.codec import ShardGuide
-from warpdata.sql.columns import cast_column, folded, parse_footer, read_tail, with_children, without_views
+from warpdata.sql.columns import cast_column, fold_case, parse_footer, read_tail, with_children, without_views
 from warpdata.sql.engine import OWN_COLUMNS
-from warpdata.stores.blobstore import DigestedFile, FileDigest, digest_file
+from warpdata.stores.blobstore import FileDigest, check_unchanged, digest_file
 
 _ARROW_ERRORS = (pa.ArrowException, OSError, ValueError, TypeError, OverflowError)
 """Errors of pyarrow for values, types or files it does not take."""
@@ -152,7 +152,21 @@ def columns_table(columns: Mapping[str, Any]) -> pa.Table:
             raise TypeError(f"a column is named by text, not by {name!r}")
         if name.encode("utf-8", "replace").decode() != name:
             raise DatasetError(f"the column name {name!r} is not valid UTF-8", hint="Rename it.")
-        arrays[name] = _exact_array(name, values) if _is_container(values) else values
+        arrays[name] = values
+        if not _is_container(values):
+            continue
+        _check_nesting(name, values)
+        try:
+            try:
+                array = pa.array(values)
+            except OverflowError as error:
+                try:
+                    array = pa.array(values, pa.uint64())
+                except pa.ArrowException:  # integers inside lists
+                    raise error from None
+            arrays[name] = _check_exact(values, array)
+        except _ARROW_ERRORS as error:
+            raise _mixed_types(name, error) from None
     return pa.table(arrays)
 
 
@@ -208,22 +222,6 @@ def pieces_reader(items: Iterable[Any]) -> pa.RecordBatchReader:
     first = next(pieces)
     batches = (batch for table in itertools.chain([first], pieces) for batch in table.to_batches())
     return pa.RecordBatchReader.from_batches(first.schema, batches)
-
-
-def _exact_array(name: str, values: Any) -> Any:
-    """Python values as an Arrow array that holds each of them exactly."""
-    _check_nesting(name, values)
-    try:
-        try:
-            array = pa.array(values)
-        except OverflowError as error:
-            try:
-                array = pa.array(values, pa.uint64())
-            except pa.ArrowException:  # integers inside lists
-                raise error from None
-        return _check_exact(values, array)
-    except _ARROW_ERRORS as error:
-        raise _mixed_types(name, error) from None
 
 
 def _check_exact(values: Any, array: Any, *, from_pandas: bool = False) -> Any:
@@ -376,10 +374,11 @@ class ParquetShard:
 
     @classmethod
     def read(cls, path: Path, *, is_own: bool) -> ParquetShard:
-        """Hash a file and read its footer from the hashed bytes."""
+        """Hash a file and read its footer, which must be that of the hashed bytes."""
         digest = digest_file(path)
-        with contextlib.closing(DigestedFile(path, digest)) as reader:
+        with FileRangeReader(path) as reader:
             tail = read_tail(reader)
+        check_unchanged(path, digest)
         metadata = parse_footer(tail, str(path))
         schema = metadata.schema.to_arrow_schema().remove_metadata()
         return cls(path, digest, is_own, metadata.num_rows, schema, ShardGuide(digest.page_sums, tail))
@@ -488,15 +487,16 @@ def check_names(schema: pa.Schema, table: str) -> None:
         raise DatasetError(f"table {table!r} has no columns", hint="Give rows with at least one column.")
     seen: dict[str, str] = {}
     for name in schema.names:
-        if folded(name).startswith(OWN_COLUMNS):
+        if fold_case(name).startswith(OWN_COLUMNS):
             fact = (
                 f"table {table!r} has a column {name!r}: names that begin with {OWN_COLUMNS!r} are reserved"
             )
             raise DatasetError(fact, hint="Rename it.")
-        if folded(name) in seen:
-            fact = f"table {table!r} has two columns that SQL cannot distinguish: {seen[folded(name)]!r} and {name!r}"
+        if fold_case(name) in seen:
+            pair = f"{seen[fold_case(name)]!r} and {name!r}"
+            fact = f"table {table!r} has two columns that SQL cannot distinguish: {pair}"
             raise DatasetError(fact, hint="Rename one of them.")
-        seen[folded(name)] = name
+        seen[fold_case(name)] = name
 
 
 def csv_reader(paths: Sequence[Path]) -> pa.RecordBatchReader:

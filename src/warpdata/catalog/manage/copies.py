@@ -25,9 +25,9 @@ from warpdata.errors import (
     TruncatedError,
     WarpError,
 )
-from warpdata.formats.manifest.codec import parse_manifest, unseen_blobs
+from warpdata.formats.manifest.codec import parse_manifest
 from warpdata.formats.manifest.layout import MAX_MANIFEST_BYTES
-from warpdata.formats.manifest.model import BlobRef, Manifest
+from warpdata.formats.manifest.model import BlobRef, Manifest, unseen_blobs
 from warpdata.stores.blobs import BlobAddress, BlobReader
 from warpdata.stores.blobstore import BlobStore, digest_file
 
@@ -91,13 +91,12 @@ def copy_dataset(
     seen_parts: set[str] = set()
     removals = pointers.removal_count(store)
     for version in versions:
-        beside = {}
+        files = {".json": resolver.manifest_bytes(catalog, name, version)}
         for suffix in VERSION_SUFFIXES[1:]:
             key = name.version_key(version, suffix)
             if (held := pointers.get_small(catalog.online_store, key, MAX_MANIFEST_BYTES)) is not None:
-                beside[suffix] = bytes(held.data)
-        files = publish.VersionFiles(version, resolver.manifest_bytes(catalog, name, version), beside)
-        manifest = parse_manifest(files.manifest, expected_hash=version, parts=source.parts(catalog))
+                files[suffix] = bytes(held.data)
+        manifest = parse_manifest(files[".json"], expected_hash=version, parts=source.parts(catalog))
         if (now := pointers.removal_count(store)) != removals:
             removals = now
             seen_parts.clear()
@@ -112,7 +111,7 @@ def copy_dataset(
             return publish.upload_blob(*source.place(catalog, blob), blob)
 
         uploads = [source_of(blob) for blob in blobs.values()]
-        with publication.store_version(files, uploads, removals, source_of):
+        with publication.store_version(version, files, uploads, removals, source_of):
             if version == newest and moves_latest:
                 _move_latest_after_others(store, name, version)
             for tag in (tag for tag, pointed in tagged.items() if pointed == version):
@@ -125,8 +124,8 @@ def copy_dataset(
         source=catalog.address,
         target=store.address,
         versions=tuple(versions),
-        blobs_sent=len(sent.uploads),
-        bytes_sent=sum(upload.size for upload in sent.uploads),
+        blobs_sent=len(sent),
+        bytes_sent=sum(upload.size for upload, _ in sent),
         is_latest=moves_latest,
         tags=copied_tags,
     )

@@ -19,9 +19,8 @@ from warpdata.errors import ConflictError, StoreError, WarpError, install_comman
 from warpdata.settings import Settings
 from warpdata.sql.engine import engine_check
 from warpdata.stores.address import scheme_of
-from warpdata.stores.blobstore import BlobStore
+from warpdata.stores.blobstore import BlobStore, ReliableStore
 from warpdata.stores.local import LocalStore
-from warpdata.stores.reliable import ReliableStore
 
 _PROBE_BYTES = 1 << 20
 _MAX_SKEW_S = 300

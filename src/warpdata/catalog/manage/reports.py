@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from warpdata.catalog.access import access_options
 from warpdata.errors import DatasetError
-from warpdata.formats.manifest.codec import differing
-from warpdata.formats.manifest.model import LongList, Manifest, VersionPart
+from warpdata.formats.manifest.model import Manifest, PartedShards, VersionPart, differing
 from warpdata.settings import Settings
 from warpdata.stores.address import plain_address
 
@@ -91,7 +89,7 @@ def _byte_changes(before: Manifest, after: Manifest) -> tuple[int, int, int]:
         {("table", n): p for n, p in m.tables.items()} | {("artifact", n): p for n, p in m.artifacts.items()}
         for m in (before, after)
     ]
-    long = {key for side in sides for key, part in side.items() if isinstance(part.shards, LongList)}
+    long = {key for side in sides for key, part in side.items() if isinstance(part.shards, PartedShards)}
     old, new = (
         {blob.hash: blob.byte_size for key, part in side.items() if key not in long for blob in part.blobs()}
         for side in sides
@@ -185,21 +183,6 @@ def inspect_dataset(dataset: Dataset) -> tuple[dict[str, Any], list[str]]:
     return report, lines
 
 
-def verify_dataset(
-    dataset: Dataset, progress: Callable[[int, int], None] | None = None
-) -> tuple[dict[str, Any], bool]:
-    """Read every blob and compare it with its hash: the report, and whether all are intact."""
-    blobs, damaged = dataset.verify_blobs(progress)
-    report = {
-        "dataset_id": dataset.id,
-        "version": dataset.version,
-        "blobs": blobs,
-        "damaged": damaged,
-        "bytes_read": dataset.spent.bytes_read,
-    }
-    return report, not damaged
-
-
 _DECODERS = {
     "image": "ref.as_numpy()",
     "audio": "ref.as_array()",
@@ -265,8 +248,3 @@ def loader_code(dataset: Dataset, table: str | None = None) -> str:
         catalog=None if is_default else ",".join(map(plain_address, given)),
         decoders="\n".join(lines) or "    # no bound columns",
     )
-
-
-def loader_name(dataset: Dataset) -> str:
-    """The file name of a loader."""
-    return dataset.id.replace("/", "_").replace("-", "_") + "_loader.py"

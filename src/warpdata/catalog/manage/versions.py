@@ -6,8 +6,7 @@ import contextlib
 import re
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from warpdata.bytekit.process.threads import MAX_PARALLEL, map_in_threads
@@ -22,6 +21,7 @@ from warpdata.catalog.access import (
 )
 from warpdata.catalog.publish.pointers import (
     PROBE,
+    Version,
     VersionList,
     about_manifest,
     check_catalog,
@@ -51,31 +51,16 @@ from warpdata.errors import (
     UnavailableError,
     nearest,
 )
-from warpdata.formats.manifest.codec import Pointer, parse_manifest, unseen_blobs
+from warpdata.formats.manifest.codec import Pointer, parse_manifest
 from warpdata.formats.manifest.layout import MAX_MANIFEST_BYTES
-from warpdata.formats.manifest.model import HASH
-from warpdata.stores.blobstore import BlobInfo, BlobStore
+from warpdata.formats.manifest.model import HASH, unseen_blobs
+from warpdata.stores.blobstore import BlobInfo, BlobStore, ReliableStore
 from warpdata.stores.local import LocalStore
-from warpdata.stores.reliable import ReliableStore
 
 R = TypeVar("R")
 
 _ROUND = 1000
 """Versions that are deleted while the removal lock is held once: publishers wait meanwhile."""
-
-
-@dataclass(frozen=True, slots=True)
-class Version:
-    """One published version."""
-
-    version: str
-    created_at: str | None
-    rows: int
-    bytes: int
-    message: str
-    parent: str | None
-    tags: tuple[str, ...] = ()
-    is_latest: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +108,7 @@ def list_versions(
         except BlobNotFoundError:  # deleted meanwhile
             return None
         is_latest = latest is not None and latest.version == version
-        return Version(
-            version=version, tags=tuple(sorted(tags.get(version, ()))), is_latest=is_latest, **asdict(about)
-        )
+        return replace(about, tags=tuple(sorted(tags.get(version, ()))), is_latest=is_latest)
 
     # Oldest first, by the time of the store: a version is stored after the one it follows.
     return [version for version in map_in_threads(describe, hashes) if version is not None][::-1][:limit]
@@ -147,17 +130,14 @@ def _newest(
 
 def versions_and_tags(store: BlobStore, name: DatasetName) -> VersionList:
     """Versions and tags from a listing, or from the written list if the store cannot be listed."""
-    return _listed_or(partial(list_store, store, name), partial(_written, store, name))
+    return _listed_or(lambda: list_store(store, name), lambda: read_list(store, name) or VersionList())
 
 
 def list_tags(catalog: Catalog, name: DatasetName) -> dict[str, str]:
     """Tag -> version."""
     store = catalog.online_store
-    return dict(_listed_or(partial(list_stored_tags, store, name), lambda: _written(store, name).tags))
-
-
-def _written(store: BlobStore, name: DatasetName) -> VersionList:
-    return read_list(store, name) or VersionList()
+    written = lambda: (read_list(store, name) or VersionList()).tags  # noqa: E731 - read only if it is needed
+    return dict(_listed_or(lambda: list_stored_tags(store, name), written))
 
 
 def _listed_or(listed: Callable[[], R], written: Callable[[], R]) -> R:

@@ -32,7 +32,7 @@ from warpdata.errors import (
 )
 from warpdata.formats.manifest.codec import Pointer, pack_pointer, unpack_pointer
 from warpdata.formats.manifest.layout import MAX_MANIFEST_BYTES, MAX_POINTER_BYTES
-from warpdata.formats.manifest.model import DATASET_ID, HASH, LongList, Manifest
+from warpdata.formats.manifest.model import DATASET_ID, HASH, Manifest, PartedShards
 from warpdata.stores.blobstore import Blob, BlobStore
 
 _log = logging.getLogger("warpdata.catalog")
@@ -215,14 +215,17 @@ _CROISSANT_TYPES = {
 
 
 @dataclass(frozen=True, slots=True)
-class About:
-    """Details of one version in a list."""
+class Version:
+    """One published version."""
 
+    version: str
     created_at: str | None
     rows: int
     bytes: int
     parent: str | None
     message: str
+    tags: tuple[str, ...] = ()
+    is_latest: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,14 +234,15 @@ class VersionList:
 
     versions: tuple[str, ...] = ()
     tags: Mapping[str, str] = field(default_factory=dict)
-    about: Mapping[str, About] = field(default_factory=dict)
+    about: Mapping[str, Version] = field(default_factory=dict)
     """Details of some of the versions."""
 
 
-def about_manifest(manifest: Manifest) -> About:
+def about_manifest(manifest: Manifest) -> Version:
     """The details of a version from its manifest."""
     parent = manifest.metadata.get("parent")
-    return About(
+    return Version(
+        manifest.version_hash,
         manifest.created_at,
         manifest.total_rows,
         manifest.total_bytes,
@@ -291,7 +295,7 @@ def note_version(
     *,
     parent: str | None,
     tags: Sequence[str],
-    about: About | None,
+    about: Version | None,
 ) -> None:
     """Add a version, and the tags that point at it, to the written list.
 
@@ -366,7 +370,7 @@ def _change_list(
         details = [after.about.get(version) for version in after.versions]
         fields: dict[str, object] = {"versions": list(after.versions), "tags": dict(after.tags)}
         if any(details):
-            fields["about"] = [about and astuple(about) for about in details]
+            fields["about"] = [about and astuple(about)[1:6] for about in details]
         return dump_json(fields) + b"\n"
 
     _update(store, name.list_key, changed)
@@ -408,7 +412,7 @@ def _parse_list(blob: Blob, path: str) -> VersionList:
             case [str() | None as created_at, int(rows), int(size), str() | None as parent, str(message)] if (
                 parent is None or HASH.fullmatch(parent)
             ):
-                about[version] = About(created_at, rows, size, parent, message)
+                about[version] = Version(version, created_at, rows, size, parent, message)
             case _:
                 raise ManifestCorruptedError("the list of versions has invalid details", path=path)
     return VersionList(tuple(versions), tags, about)
@@ -434,7 +438,7 @@ def make_cards(manifest: Manifest) -> dict[str, bytes]:
 def _croissant(manifest: Manifest) -> dict[str, Any]:
     """MLCommons Croissant metadata of the version; the files of long lists are left out."""
     notes = manifest.metadata
-    shards = {n: () if isinstance(t.shards, LongList) else t.shards for n, t in manifest.tables.items()}
+    shards = {n: () if isinstance(t.shards, PartedShards) else t.shards for n, t in manifest.tables.items()}
     return {
         "@context": {
             "@vocab": "https://schema.org/",

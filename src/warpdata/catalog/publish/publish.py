@@ -8,7 +8,7 @@ import os
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypedDict, TypeVar
 
@@ -31,19 +31,27 @@ from warpdata.errors import (
     require_kind,
     suggests,
 )
-from warpdata.formats.manifest.codec import Packed, PartSource, pack_manifest, parse_manifest
+from warpdata.formats.manifest.codec import pack_manifest, parse_manifest
 from warpdata.formats.manifest.layout import MAX_MANIFEST_BYTES, MAX_PART_BYTES
-from warpdata.formats.manifest.model import BlobRef, LongList, Manifest, blob_key, check_uri
+from warpdata.formats.manifest.model import (
+    BlobRef,
+    Manifest,
+    Packed,
+    PartedShards,
+    PartSource,
+    blob_key,
+    check_uri,
+)
 from warpdata.stores.blobstore import (
     BlobStore,
     Chunks,
     FileDigest,
+    ReliableStore,
     check_sha256,
     check_unchanged,
     checked_chunks,
 )
 from warpdata.stores.local import LocalStore
-from warpdata.stores.reliable import ReliableStore
 
 S = TypeVar("S", bound=BlobRef)
 
@@ -96,17 +104,6 @@ class Uploads(list[Upload]):
         return packed.shards
 
 
-@dataclass(frozen=True, slots=True)
-class Sent:
-    """Blobs that were put, and those of them that replaced damaged ones."""
-
-    uploads: tuple[Upload, ...] = ()
-    replaced: tuple[Upload, ...] = ()
-
-    def __add__(self, other: Sent) -> Sent:
-        return Sent(self.uploads + other.uploads, self.replaced + other.replaced)
-
-
 def upload_file(path: Path, digest: FileDigest, *, is_staged: bool) -> Upload:
     """A file of this machine; one that changed since it was hashed is refused while it is sent."""
     staged = (path, digest) if is_staged else None
@@ -125,8 +122,13 @@ def upload_read(read: ReadRange, label: str, blob: BlobRef) -> Upload:
     return Upload(blob.hash, blob.byte_size, lambda: _checked_chunks(read, label, blob.hash, blob.byte_size))
 
 
-def upload_missing(store: BlobStore, uploads: Sequence[Upload], options: PublishOptions) -> Sent:
-    """Put the blobs that are missing or have a wrong size, and with `repair` those with wrong bytes."""
+def upload_missing(
+    store: BlobStore, uploads: Sequence[Upload], options: PublishOptions
+) -> list[tuple[Upload, bool]]:
+    """Put the blobs that are missing or have a wrong size, and with `repair` those with wrong bytes.
+
+    Returns the blobs that were put, and whether each replaced a damaged one.
+    """
     by_hash = {upload.sha256: upload for upload in uploads}
     workers, progress = options.workers, options.progress
     many = workers if workers <= 1 else max(workers, MAX_PARALLEL)
@@ -146,8 +148,7 @@ def upload_missing(store: BlobStore, uploads: Sequence[Upload], options: Publish
 
     is_small = max((upload.size for upload in todo), default=0) <= _SMALL_BYTES
     flags = map_in_threads(put, todo, workers=many if is_small else workers)
-    sent = tuple(upload for upload, was_sent in zip(todo, flags, strict=True) if was_sent)
-    return Sent(sent, tuple(upload for upload in sent if sizes[upload.key] is not None))
+    return [(u, sizes[u.key] is not None) for u, was_sent in zip(todo, flags, strict=True) if was_sent]
 
 
 def stored_sizes(store: BlobStore, keys: Sequence[str], *, workers: int) -> dict[str, int | None]:
@@ -303,16 +304,6 @@ class Published:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class VersionFiles:
-    """The manifest of a version and the files beside it."""
-
-    version: str
-    manifest: bytes
-    beside: Mapping[str, bytes] = field(default_factory=dict)
-    """By the suffix that replaces `.json`."""
-
-
 Build = Callable[[str | None], tuple[Manifest, Sequence[Upload]]]
 """Makes the version to publish, given the one that `latest` points at, and lists the blobs that may be new."""
 
@@ -348,7 +339,8 @@ class Publication:
 
     def __init__(self, store: BlobStore, name: DatasetName, options: PublishOptions) -> None:
         self.store, self.name, self.options = store, name, options
-        self.sent = Sent()
+        self.sent: list[tuple[Upload, bool]] = []
+        """The blobs that were put, and whether each replaced a damaged one."""
         self.is_new = False
         self.manifest = b""
         """The manifest in the catalog: a version that was there before keeps its notes."""
@@ -370,11 +362,10 @@ class Publication:
         packed = pack_manifest(manifest)
         manifest = replace(manifest, version_hash=parse_manifest(packed).version_hash)
         version, signer = manifest.version_hash, None
-        files = VersionFiles(version, packed, pointers.make_cards(manifest))
-        with self.store_version(files, uploads, removals):
+        files = {".json": packed, **pointers.make_cards(manifest)}
+        with self.store_version(version, files, uploads, removals):
             if options.sign_key is not None:
-                _check_notes(manifest, self.manifest, name)
-                signer = sign_version(store, name, version, self.manifest, Path(options.sign_key))
+                signer = self._sign(manifest, Path(options.sign_key))
             if options.set_latest:
                 pointers.move_latest(store, name, version, seen)
             for key in map(name.tag_key, options.tags):
@@ -383,7 +374,7 @@ class Publication:
         about = pointers.about_manifest(manifest if self.is_new else parse_manifest(self.manifest))
         about = replace(about, parent=seen.version) if self.is_new else about
         pointers.note_version(store, name, version, parent=seen.version, tags=options.tags, about=about)
-        sent = {upload.sha256: upload.size for upload in self.sent.uploads}
+        sent = {upload.sha256: upload.size for upload, _ in self.sent}
         return Published(
             dataset_id=name.dataset_id,
             version=version,
@@ -394,69 +385,80 @@ class Publication:
             is_new=self.is_new,
             is_latest=options.set_latest,
             signed_by=signer,
-            blobs_replaced=len(self.sent.replaced),
+            blobs_replaced=sum(was_damaged for _, was_damaged in self.sent),
         )
+
+    def _sign(self, manifest: Manifest, key_file: Path) -> str:
+        """Sign the stored manifest; ConflictError if its notes are not ours, because the signature would cover them."""
+        ours, theirs = ({**m.metadata, "parent": None} for m in (manifest, parse_manifest(self.manifest)))
+        if odd := sorted(key for key in ours.keys() | theirs.keys() if ours.get(key) != theirs.get(key)):
+            fact = f"this version is published with another {' and '.join(odd)}, which would be signed"
+            hint = "Give the same notes and message as then, or publish without signing."
+            raise ConflictError(fact, path=self.name.dataset_id, hint=hint)
+        return sign_version(self.store, self.name, manifest.version_hash, self.manifest, key_file)
 
     @contextlib.contextmanager
     def store_version(
         self,
-        files: VersionFiles,
+        version: str,
+        files: Mapping[str, bytes],
         uploads: Sequence[Upload],
         removals: int,
         source_of: Callable[[BlobRef], Upload] = lambda blob: Upload(blob.hash, blob.byte_size),
     ) -> Iterator[None]:
-        """Upload blobs and put the manifest; inside the `with` block pointers may be moved to the version.
+        """Upload blobs, then put the manifest and the files beside it, given by their suffixes.
 
+        Inside the `with` block pointers may be moved to the version.
         If something was removed from the catalog since `removals` was read, every blob of the version is checked
         again, before and after the block. `source_of` has the bytes of blobs that are not in `uploads`.
         """
-        self.put_version(files, uploads)
+        self.put_version(version, files, uploads)
 
         def settle(seen: int) -> int:
             while (now := pointers.removal_count(self.store)) != seen:
                 seen = now
-                manifest = parse_manifest(files.manifest, parts=stored_parts(self.store))
+                manifest = parse_manifest(files[".json"], parts=stored_parts(self.store))
                 known = {upload.sha256 for upload in uploads}
                 others = [b for b in manifest.blobs().values() if b.hash not in known and not b.is_elsewhere]
-                self.put_version(files, [*uploads, *map(source_of, others)])
+                self.put_version(version, files, [*uploads, *map(source_of, others)])
             return seen
 
         removals = settle(removals)
         yield
         settle(removals)
 
-    def put_version(self, files: VersionFiles, uploads: Sequence[Upload]) -> None:
+    def put_version(self, version: str, files: Mapping[str, bytes], uploads: Sequence[Upload]) -> None:
         """Put the missing blobs, then the manifest and the files beside it."""
         self.upload_missing(uploads)
-        self._put_manifest(files)
+        self._put_manifest(version, files[".json"])
         # A signature covers the bytes of a manifest: it is of no use beside other notes.
-        suffixes = [s for s in files.beside if s != SIGNATURE or self.manifest == files.manifest]
+        suffixes = [s for s in files if s != SIGNATURE or self.manifest == files[".json"]]
 
         def put_beside(suffix: str) -> None:
             with contextlib.suppress(ConflictError):
-                self.store.put_if_absent(self.name.version_key(files.version, suffix), files.beside[suffix])
+                self.store.put_if_absent(self.name.version_key(version, suffix), files[suffix])
 
-        map_in_threads(put_beside, suffixes, self.options.workers)
+        map_in_threads(put_beside, [s for s in suffixes if s != ".json"], self.options.workers)
 
-    def _put_manifest(self, files: VersionFiles) -> None:
+    def _put_manifest(self, version: str, data: bytes) -> None:
         """Put the manifest unless it is there; a damaged one is replaced or an error."""
-        store, key = self.store, self.name.version_key(files.version)
-        held, self.manifest = None, files.manifest
+        store, key = self.store, self.name.version_key(version)
+        held, self.manifest = None, data
         while held is None:
             with contextlib.suppress(ConflictError):
-                store.put_if_absent(key, files.manifest)
+                store.put_if_absent(key, data)
                 self.is_new = True
                 return
             held = pointers.get_small(store, key, MAX_MANIFEST_BYTES)  # None if it was deleted in between
         try:
-            parse_manifest(held.data, expected_hash=files.version)
+            parse_manifest(held.data, expected_hash=version)
             self.manifest = bytes(held.data)
         except ManifestCorruptedError as error:
             if not self.options.repair:
                 hint = "Publish again with repair=True (`warp publish --repair`)."
                 fact = f"the stored manifest is damaged ({error})"
                 raise ManifestCorruptedError(fact, path=f"{store.address}/{key}", hint=hint) from None
-            pointers.replace_small(store, key, files.manifest, held)
+            pointers.replace_small(store, key, data, held)
 
 
 def utc_now() -> str:
@@ -469,19 +471,6 @@ def pause(attempt: int) -> None:
     time.sleep(random.uniform(0, min(_MAX_PAUSE_S, _PAUSE_S * (attempt + 1))))
 
 
-def _check_notes(manifest: Manifest, stored: bytes, name: DatasetName) -> None:
-    """ConflictError if the stored manifest has other notes than ours: a signature would cover them."""
-    ours, theirs = (
-        {key: value for key, value in notes.items() if key != "parent"}
-        for notes in (manifest.metadata, parse_manifest(stored).metadata)
-    )
-    if ours != theirs:
-        differing = sorted(key for key in ours.keys() | theirs.keys() if ours.get(key) != theirs.get(key))
-        fact = f"this version is published with another {' and '.join(differing)}, which would be signed"
-        hint = "Give the same notes and message as then, or publish without signing."
-        raise ConflictError(fact, path=name.dataset_id, hint=hint)
-
-
 def _with_notes(manifest: Manifest, seen: pointers.PointerState, options: PublishOptions) -> Manifest:
     """The manifest with message and parent; blob addresses are checked."""
     notes: dict[str, Any] = dict(manifest.metadata)
@@ -490,7 +479,7 @@ def _with_notes(manifest: Manifest, seen: pointers.PointerState, options: Publis
     if seen.version is not None:
         notes["parent"] = seen.version
     for part in manifest.parts:
-        if not isinstance(part.shards, LongList):  # which has no addresses
+        if not isinstance(part.shards, PartedShards):  # which has no addresses
             for blob in part.blobs():
                 if blob.uri is not None:
                     check_uri(blob.uri)

@@ -65,6 +65,10 @@ def check_signature(
     data: Buffer | None, manifest: Buffer, name: DatasetName, version: str, trusted: tuple[str, ...]
 ) -> Signature:
     """The signer of a manifest; a missing, wrong or untrusted signature is an UntrustedError."""
+    if not trusted:  # any key would do
+        signer = "" if data is None else base64.b64encode(_parse(bytes(data), name)[0]).decode()
+        fact = "verify='require' is set, but no key is trusted"
+        raise UntrustedError(fact, path=name.dataset_id, hint=_trust_hint(signer))
     if data is None:
         raise UntrustedError(f"version {version[:12]} is not signed", path=name.dataset_id)
     public, signature = _parse(bytes(data), name)
@@ -83,14 +87,6 @@ def check_signature(
         fact = f"version {version[:12]} is signed by an unknown key"
         raise UntrustedError(fact, path=name.dataset_id, hint=_trust_hint(public_key))
     return Signature(public_key)
-
-
-def check_has_trust(data: Buffer | None, name: DatasetName, trusted: tuple[str, ...]) -> None:
-    """UntrustedError without trusted keys: a required signature could then be by any key."""
-    if not trusted:
-        signer = "" if data is None else base64.b64encode(_parse(bytes(data), name)[0]).decode()
-        fact = "verify='require' is set, but no key is trusted"
-        raise UntrustedError(fact, path=name.dataset_id, hint=_trust_hint(signer))
 
 
 def seeded_key(seed: bytes) -> Any:

@@ -13,8 +13,7 @@ from warpdata.bytekit.process.forks import cached_property
 from warpdata.bytekit.process.threads import MAX_PARALLEL, map_in_threads
 from warpdata.catalog.access import Access, Catalog
 from warpdata.errors import BlobNotFoundError, ChecksumError, CorruptLayoutError, LimitExceededError
-from warpdata.formats.manifest.codec import PartedShards
-from warpdata.formats.manifest.model import VECTOR_KIND, ArtifactPart, BlobRef, LongList, vector_files
+from warpdata.formats.manifest.model import VECTOR_KIND, ArtifactPart, BlobRef, PartedShards, vector_files
 from warpdata.formats.tarshard.member_index import Member, MemberIndex
 from warpdata.stores.blobs import BlobReader
 from warpdata.stores.prefetch import SequentialReader, SequentialReads
@@ -29,24 +28,20 @@ class Artifact:
     def __init__(self, name: str, part: ArtifactPart, access: Access, catalog: Catalog) -> None:
         self.name = name
         self.part = part
+        self.kind = part.kind
         self._access = access
         self._catalog = catalog
 
     @cached_property
     def _prefetch(self) -> SequentialReads | None:
         """Sequential prefetch from shard to shard; not in a long list, of which every part would be read."""
-        if isinstance(self.part.shards, LongList):
+        if isinstance(self.part.shards, PartedShards):
             return None
         return SequentialReads(self.shard_reader, [shard.byte_size for shard in self.part.shards])
 
     @cached_property
     def _by_name(self) -> dict[str | None, int]:
         return {shard.name: number for number, shard in enumerate(self.part.shards)}
-
-    @property
-    def kind(self) -> str:
-        """The kind of the shards."""
-        return self.part.kind
 
     def __repr__(self) -> str:
         return f"<Artifact {self.name!r}: {self.kind}, {len(self)} members>"
@@ -113,6 +108,7 @@ class Artifact:
         return [views[position] for position in range(len(members))]
 
     def _read_shard(self, number: int, members: Sequence[Member]) -> list[memoryview]:
+        """Members of one shard, decompressed and checked."""
         reader = self.shard_reader(number)
         ranges = [member.read_range for member in members]
         views: list[memoryview | None] = [None] * len(members)
@@ -125,8 +121,21 @@ class Artifact:
                 start, end = ranges[missing[at]]
                 views[missing[at]] = data[start - span.start : end - span.start]
         self._access.bring_whole([reader])
-        pairs = zip(members, views, strict=True)
-        return [_decode_member(member, view, reader.name) for member, view in pairs if view is not None]
+        contents = []
+        for member, view in zip(members, views, strict=True):
+            assert view is not None
+            data = view
+            if member.frame_bytes:
+                size = zstd_frame_size(view)
+                if size is None or size > _MAX_FRAME_BYTES:
+                    fact = f"member {member.name!r} is in a frame of unknown size"
+                    raise LimitExceededError(fact, path=reader.name)
+                data = memoryview(decode("zstd", view, size))
+                data = data[member.inner_offset : member.inner_offset + member.length]
+            if data.nbytes != member.length or (member.crc32c >= 0 and crc32c(data) != member.crc32c):
+                raise ChecksumError(f"member {member.name!r} is not as it was published", path=reader.name)
+            contents.append(data)
+        return contents
 
     def reader_of(self, member: Member) -> RangeReader:
         """Ranges of one member: of its own shard, or of its bytes in a tar file."""
@@ -178,25 +187,3 @@ class Artifact:
             MemberIndex(self._access.reader(self._catalog, ref, label), ref.bucket_count, ref.member_count)
             for ref in self.part.indexes
         ]
-
-
-def _decode_member(member: Member, data: memoryview, path: str) -> memoryview:
-    """A member from the bytes that were read, decompressed and checked."""
-    if member.frame_bytes:
-        size = zstd_frame_size(data)
-        if size is None or size > _MAX_FRAME_BYTES:
-            fact = f"member {member.name!r} is in a frame of unknown size"
-            raise LimitExceededError(fact, path=path)
-        raw = memoryview(decode("zstd", data, size))
-        data = raw[member.inner_offset : member.inner_offset + member.length]
-    if data.nbytes != member.length or (member.crc32c >= 0 and crc32c(data) != member.crc32c):
-        raise ChecksumError(f"member {member.name!r} is not as it was published", path=path)
-    return data
-
-
-def range_member(artifact: Artifact, shard: int, offset: int, length: int, crc: int | None) -> Member:
-    """The member of a (shard, offset, length) reference."""
-    name = f"{shard}:{offset}+{length}"
-    if min(shard, offset, length) < 0:
-        raise CorruptLayoutError(f"no such reference: {name}", path=artifact.name)
-    return artifact.check_place(Member(name, shard, offset, length, -1 if crc is None else crc))

@@ -195,9 +195,9 @@ class PublishedEpisode(SourceAround):
 
 def _reopen(recipe: Any, artifact: str, member: str | None = None) -> Any:
     """The episodes of an artifact in another process, or the source of one of them."""
-    from warpdata.catalog.dataset import reopen_episodes  # which imports this module
+    from warpdata.catalog.dataset import reopen_dataset  # which imports this module
 
-    source = reopen_episodes(json.dumps(recipe), artifact)
+    source = reopen_dataset(json.dumps(recipe)).episodes_source(artifact)
     return source if member is None else source.open_member(member).source
 
 
@@ -296,11 +296,8 @@ class Lane:
 
     def __init__(self, artifact: Artifact) -> None:
         self.artifact = artifact
-
-    @property
-    def name(self) -> str:
+        self.name = artifact.name.removeprefix(PART_PREFIX)
         """The name of the lane, which is the model of its signals."""
-        return self.artifact.name.removeprefix(PART_PREFIX)
 
     @cached_property
     def about(self) -> LaneAbout:

@@ -61,33 +61,28 @@ def decode_video_frame(file: io.BufferedIOBase, time_s: float, name: str) -> NDA
         import av
     except ImportError:
         raise MissingExtraError.for_extra("PyAV", "video") from None
+    shown = None
     try:
         with open_container(file, name) as container:
-            return _frame_at(container, time_s, name)
+            if not container.streams.video:
+                raise CorruptLayoutError("the file has no video stream", path=name)
+            if not 0 <= time_s < math.inf:
+                raise TimeRangeError(f"no frame at {time_s} s", path=name)
+            stream = container.streams.video[0]
+            base = float(stream.time_base)
+            container.seek(int(min(time_s / base, 1 << 62)), stream=stream, backward=True)
+            for frame in container.decode(stream):
+                is_later = frame.pts is not None and frame.pts * base > time_s + base / 2
+                shown = frame if shown is None or not is_later else shown
+                if is_later:
+                    break
+            if shown is None:
+                raise TimeRangeError(f"no frame at {time_s} s", path=name)
+            settle_colours(shown)
+            pixels: NDArray[np.uint8] = shown.to_ndarray(format="rgb24")
+            return pixels
     except av.FFmpegError as error:
         raise CorruptLayoutError(f"not a readable video ({error})", path=name) from None
-
-
-def _frame_at(container: Any, time_s: float, name: str) -> NDArray[np.uint8]:
-    if not container.streams.video:
-        raise CorruptLayoutError("the file has no video stream", path=name)
-    if not 0 <= time_s < math.inf:
-        raise TimeRangeError(f"no frame at {time_s} s", path=name)
-    stream = container.streams.video[0]
-    base = float(stream.time_base)
-    container.seek(int(min(time_s / base, 1 << 62)), stream=stream, backward=True)
-    shown = None
-    for frame in container.decode(stream):
-        if frame.pts is not None and frame.pts * base > time_s + base / 2 and shown is not None:
-            break
-        shown = frame
-        if frame.pts is not None and frame.pts * base > time_s + base / 2:
-            break
-    if shown is None:
-        raise TimeRangeError(f"no frame at {time_s} s", path=name)
-    settle_colours(shown)
-    pixels: NDArray[np.uint8] = shown.to_ndarray(format="rgb24")
-    return pixels
 
 
 def video_codecs() -> list[str]:

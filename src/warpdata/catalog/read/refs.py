@@ -11,7 +11,6 @@ import io
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any
 
@@ -25,9 +24,9 @@ from warpdata.bytekit.io.ranges import PartRangeReader, RangeFile
 from warpdata.bytekit.jsontext import escape_unprintable
 from warpdata.bytekit.process.forks import ThreadLock, cached_property
 from warpdata.catalog.read import media
-from warpdata.catalog.read.artifacts import Artifact, range_member
+from warpdata.catalog.read.artifacts import Artifact
 from warpdata.catalog.read.episodes import episode_of
-from warpdata.errors import DatasetError, require_kind, require_word
+from warpdata.errors import CorruptLayoutError, DatasetError, require_kind, require_word
 from warpdata.formats.tarshard.member_index import Member
 from warpdata.stores.pagecache import PageCache
 from warpdata.timeline.episode import Episode
@@ -61,11 +60,6 @@ class RefGroup:
     def origin(self) -> tuple[str, str]:
         """The version of a dataset and the artifact that these are files of."""
         return (json.loads(self.recipe)["dataset"]["name"] if self.recipe else "", self.artifact.name)
-
-    def name(self, position: int) -> str:
-        """The member's name."""
-        place = self._places[position]
-        return place if isinstance(place, str) else place.name
 
     def place(self, position: int) -> str | Member:
         """The place of the member, or only its name before it was looked up."""
@@ -124,7 +118,8 @@ class FileRef:
     @property
     def name(self) -> str:
         """The member's name in its artifact."""
-        return self._group.name(self._position)
+        place = self._group.place(self._position)
+        return place if isinstance(place, str) else place.name
 
     @property
     def size(self) -> int:
@@ -243,19 +238,17 @@ def read_refs(refs: Sequence[FileRef]) -> list[bytes]:
     return out
 
 
-@lru_cache(maxsize=8)
-def reopen_artifacts(recipe: str) -> ArtifactOpener:
-    """The artifacts of the dataset of a recipe, whose batches outlived it or came to another process."""
-    from warpdata.catalog.dataset import open_recipe  # which imports this module
+def _reopen_artifact(recipe: str) -> tuple[Artifact, PageCache | None]:
+    """The artifact of a recipe, of which a reference outlived the dataset or came to another process."""
+    from warpdata.catalog.dataset import reopen_dataset  # which imports this module
 
-    opener: ArtifactOpener = open_recipe(json.loads(recipe)["dataset"]).artifact_and_cache
-    return opener
+    fields = json.loads(recipe)
+    return reopen_dataset(json.dumps(fields["dataset"])).artifact_and_cache(fields["artifact"])
 
 
 def _reopen_ref(kind: type[FileRef], recipe: str, place: str | Member) -> FileRef:
     """A reference of another process."""
-    artifact, cache = reopen_artifacts(recipe)(json.loads(recipe)["artifact"])
-    return kind(RefGroup(artifact, cache, [place], recipe), 0)
+    return kind(RefGroup(*_reopen_artifact(recipe), [place], recipe), 0)
 
 
 FORMATS = ("arrow", "ndjson", "parquet")
@@ -334,13 +327,18 @@ class RefScalar(pa.ExtensionScalar):  # type: ignore[misc]
 def make_refs(kind: RefType, storage: pa.Array) -> list[FileRef | None]:
     """References for the stored values, all in one group."""
     fields = json.loads(kind.recipe)
-    artifact, cache = (kind._opener or reopen_artifacts(kind.recipe))(fields["artifact"])
+    opener = kind._opener
+    artifact, cache = _reopen_artifact(kind.recipe) if opener is None else opener(fields["artifact"])
     values = storage.to_pylist()
     places: list[str | Member] = []
     for value in values:
         if isinstance(value, dict):
-            numbers = int(value["shard"]), int(value["offset"]), int(value["length"])
-            places.append(range_member(artifact, *numbers, value.get("crc32c")))
+            shard, offset, length = int(value["shard"]), int(value["offset"]), int(value["length"])
+            name, crc = f"{shard}:{offset}+{length}", value.get("crc32c")
+            if min(shard, offset, length) < 0:
+                raise CorruptLayoutError(f"no such reference: {name}", path=artifact.name)
+            member = Member(name, shard, offset, length, -1 if crc is None else crc)
+            places.append(artifact.check_place(member))
         elif isinstance(value, str):
             places.append(value)
         elif value is not None:

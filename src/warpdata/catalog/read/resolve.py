@@ -13,7 +13,7 @@ from warpdata.bytekit.jsontext import dump_json, parse_json_object
 from warpdata.catalog.access import LATEST, Access, Catalog, DatasetName
 from warpdata.catalog.publish.pointers import get_small, read_list
 from warpdata.catalog.publish.signing import SUFFIX as SIGNATURE
-from warpdata.catalog.publish.signing import Signature, check_has_trust, check_signature
+from warpdata.catalog.publish.signing import Signature, check_signature
 from warpdata.errors import (
     BlobNotFoundError,
     DatasetNotFoundError,
@@ -151,9 +151,7 @@ class Resolver:
             return manifest, None
         options = self._access.options
         signed = self._signature_file(catalog, name, version, is_cached=is_cached)
-        if options.verify == "require":
-            check_has_trust(signed, name, options.trusted_keys)
-        elif signed is None:
+        if signed is None and options.verify != "require":
             return manifest, None
         return manifest, check_signature(signed, data, name, version, options.trusted_keys)
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from warpdata.bytekit.io.ranges import Range, RangeReader, Span, check_range, coalesce
+from warpdata.bytekit.io.ranges import Range, RangeFile, RangeReader, Span, check_range, coalesce
 from warpdata.bytekit.process.forks import ThreadLock, cached_property
 from warpdata.errors import CorruptLayoutError, DatasetError, ManifestCorruptedError, UnsupportedDtypeError
 from warpdata.formats.episodedir.layout import PARQUET_MAGIC
@@ -265,13 +265,23 @@ class ShardFile:
 
         _ = self.metadata
         footer, form = pa.py_buffer(PARQUET_MAGIC + self._footer), pads.ParquetFileFormat()
-        kept: set[int] = set()
-        try:
-            for known in _nan_cases(expression, self._schema):
+        looked_at, kept = fields_in(expression, self._schema.names), set[int]()
+        if names_by_place(str(expression)) or len(set(looked_at)) < len(looked_at):
+            return list(groups)
+        fields = [self._schema.field(name) for name in looked_at]
+        leaves = [leaf for field in fields for leaf in _float_leaves((field.name,), field.type)]
+        if len(leaves) > _MOST_FLOATS:
+            return list(groups)
+        # Statistics leave NaN out, so every choice of floats that are NaN is a case of its own.
+        for chosen in itertools.chain.from_iterable(
+            itertools.combinations(leaves, count) for count in range(len(leaves) + 1)
+        ):
+            known = functools.reduce(operator.and_, chosen, pc.scalar(True))
+            try:
                 fragment = form.make_fragment(pa.BufferReader(footer), partition_expression=known)
                 kept.update(group.id for group in fragment.subset(expression).row_groups)
-        except ARROW_ERRORS:
-            return list(groups)
+            except ARROW_ERRORS:
+                return list(groups)
         return [group for group in groups if not kept.isdisjoint(self._groups[group][0])]
 
     def _open(self, fetched: Fetched, buffer_bytes: int = 0) -> pq.ParquetFile:
@@ -346,36 +356,21 @@ class RowFilter:
         if self._matcher is not None:
             kept = self._matcher.positions(piece)
         if self._expression is not None:
-            kept = self._satisfying(piece, kept)
+            import pyarrow.dataset as pads
+
+            try:
+                looked_at = piece.select(fields_in(self._expression, self._view.files.schema.names))
+                answers = pads.dataset(looked_at).to_table(columns={"kept": self._expression})["kept"]
+                holds = pc.fill_null(answers, False).to_numpy()
+            except (pa.ArrowException, KeyError, TypeError, ValueError) as error:
+                raise DatasetError(f"the filter does not fit table {self._view.name!r}: {error}") from None
+            kept = np.flatnonzero(holds) if kept is None else kept[holds[kept]]
         return piece if kept is None else rows_at(piece, kept)
-
-    def _satisfying(self, piece: pa.Table, kept: Positions | None) -> Positions:
-        """Of the rows at `kept`, those for which the Arrow expression holds."""
-        import pyarrow.dataset as pads
-
-        try:
-            looked_at = piece.select(fields_in(self._expression, self._view.files.schema.names))
-            answers = pads.dataset(looked_at).to_table(columns={"kept": self._expression})["kept"]
-            holds = pc.fill_null(answers, False).to_numpy()
-        except (pa.ArrowException, KeyError, TypeError, ValueError) as error:
-            raise DatasetError(f"the filter does not fit table {self._view.name!r}: {error}") from None
-        return np.flatnonzero(holds) if kept is None else kept[holds[kept]]
 
     def close(self) -> None:
         """Close the engine."""
         if self._matcher is not None:
             self._matcher.close()
-
-
-def _nan_cases(expression: Any, schema: pa.Schema) -> Iterator[Any]:
-    """Conditions for each choice of floats that are NaN, because statistics leave NaN out."""
-    looked_at = fields_in(expression, schema.names)
-    leaves = [leaf for name in looked_at for leaf in _float_leaves((name,), schema.field(name).type)]
-    if len(leaves) > _MOST_FLOATS or names_by_place(str(expression)):
-        raise ValueError("too many cases")
-    for count in range(len(leaves) + 1):
-        for chosen in itertools.combinations(leaves, count):
-            yield functools.reduce(operator.and_, chosen, pc.scalar(True))
 
 
 def _float_leaves(path: tuple[str, ...], kind: pa.DataType) -> Iterator[Any]:
@@ -386,42 +381,19 @@ def _float_leaves(path: tuple[str, ...], kind: pa.DataType) -> Iterator[Any]:
         yield from _float_leaves((*path, field.name), field.type)
 
 
-class _FetchedFile:
-    """Fetched ranges as a file for pyarrow."""
+class _FetchedFile(RangeFile):
+    """Fetched ranges as a file for pyarrow, which takes views of them."""
 
     def __init__(self, fetched: Fetched, reader: RangeReader) -> None:
+        super().__init__(reader)
         starts = [span.start for span in fetched.spans]
         self._spans = list(zip(starts, fetched.held.views, strict=True))
-        self.reader = reader
-        self._position = 0
-        self.closed = False
 
-    def read(self, size: int = -1) -> memoryview:
-        start = self._position
-        end = self.reader.size if size < 0 else min(start + size, self.reader.size)
-        self._position = end
+    def read(self, size: int = -1) -> memoryview:  # type: ignore[override]
+        start, size = self._position, self._reader.size if size < 0 else size
+        end = min(start + size, self._reader.size)
         for span_start, data in self._spans:
             if span_start <= start and end <= span_start + data.nbytes:
+                self._position = end
                 return data[start - span_start : end - span_start]
-        return self.reader.read(start, end)
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        self._position = (0, self._position, self.reader.size)[whence] + offset
-        return self._position
-
-    def tell(self) -> int:
-        return self._position
-
-    def size(self) -> int:
-        return self.reader.size
-
-    def close(self) -> None:
-        self.closed = True
-
-    def readable(self) -> bool:
-        return True
-
-    seekable = readable
-
-    def writable(self) -> bool:
-        return False
+        return self._next(size)

@@ -71,8 +71,8 @@ def run_check(
 def _group_lines(group: Group, *, one_by_one: bool) -> list[str]:
     """Each finding of a group, or the first one and the episodes that have more."""
     if one_by_one or len(group.findings) <= _SHOWN:
-        places = ["/".join(filter(None, (each.episode, each.signal))) for each in group.findings]
-        return [f"{place}: {each.message}" for place, each in zip(places, group.findings, strict=True)]
+        places = ["/".join(filter(None, (finding.episode, finding.signal))) for finding in group.findings]
+        return [f"{place}: {finding.message}" for place, finding in zip(places, group.findings, strict=True)]
     where = f"{group.signal}: " if group.signal else ""
     episodes = list(dict.fromkeys(finding.episode for finding in group.findings))
     more = f" and {len(episodes) - _SHOWN} more" if len(episodes) > _SHOWN else ""
@@ -242,30 +242,23 @@ def run_verify(
 ) -> Output:
     """Check checksums and structure; exit code 3 if something is damaged, 1 if it cannot be read."""
     reports: list[dict[str, Any]] = []
+    lines: list[str] = []
     targets = [target for address in files for target in _verify_targets(warp, address)]
     with warp.progress("verify") as bar:
         for done, (path, place) in enumerate(targets):
             bar(done, len(targets))
             status, findings = _verify(path, place, full=full)
             reports.append({"path": path, "status": status, "findings": list(map(asdict, findings))})
+            lines.append(f"{path}: {status}")
+            for finding in findings:
+                where = f"{finding.part}: " if finding.part and finding.part not in finding.message else ""
+                level = "note" if not finding.is_damage and status in (_OK, _DAMAGED) else "error"
+                lines.append(f"  {level}[{finding.code}] {where}{finding.message}")
+                lines += [f"    hint: {finding.hint}"] if finding.hint else []
     statuses = {report["status"] for report in reports}
     code = Exit.DAMAGED if _DAMAGED in statuses else Exit.OK if statuses == {_OK} else Exit.ERROR
     style = {f": {status}": "green" if status == _OK else "red" for status in statuses}
-    lines = [line for report in reports for line in _verified_lines(report)]
     return Output(reports, lines, style=style, code=code)
-
-
-def _verified_lines(report: dict[str, Any]) -> list[str]:
-    status = report["status"]
-    lines = [f"{report['path']}: {status}"]
-    for finding in report["findings"]:
-        part, message = finding["part"], finding["message"]
-        where = f"{part}: " if part and part not in message else ""
-        level = "note" if not finding["is_damage"] and status in (_OK, _DAMAGED) else "error"
-        lines.append(f"  {level}[{finding['code']}] {where}{message}")
-        if finding["hint"]:
-            lines.append(f"    hint: {finding['hint']}")
-    return lines
 
 
 def _verify_targets(warp: cli.Warp, address: str) -> list[tuple[str, str | None]]:
@@ -286,27 +279,25 @@ def _verify_targets(warp: cli.Warp, address: str) -> list[tuple[str, str | None]
 
 def _verify(path: str, catalog: str | None, *, full: bool) -> tuple[str, list[FileFinding]]:
     """Status and findings of one address; missing and unreachable ones are not damaged."""
-    try:
-        findings = _findings_at(path, catalog, full=full)
-    except WarpError as error:
-        status = _status_of(path, error)
-        return status, [replace(FileFinding.of(error), is_damage=status == _DAMAGED)]
-    return _DAMAGED if any(finding.is_damage for finding in findings) else _OK, findings
-
-
-def _status_of(path: str, error: WarpError) -> str:
     from warpdata._api import is_published
     from warpdata.catalog.read.filekinds import is_ours
 
-    if isinstance(error, errors.BlobNotFoundError):
-        # A file that an existing file or dataset names is missing: damage.
-        return _DAMAGED if os.path.lexists(path) or is_published(path) else _NOT_FOUND
-    if isinstance(error, errors.DatasetNotFoundError):
-        return _NOT_FOUND
-    if isinstance(error, errors.BadMagicError) and (os.path.isdir(path) or not is_ours(path)):
-        return _NOT_READ
     elsewhere = (errors.StoreError, errors.OfflineError, errors.BudgetExceededError, errors.MissingExtraError)
-    return _NOT_READ if isinstance(error, elsewhere) else _DAMAGED
+    try:
+        findings = _findings_at(path, catalog, full=full)
+        return _DAMAGED if any(finding.is_damage for finding in findings) else _OK, findings
+    except WarpError as error:
+        failure = error
+    if isinstance(failure, errors.BlobNotFoundError):
+        # A file that an existing file or dataset names is missing: damage.
+        status = _DAMAGED if os.path.lexists(path) or is_published(path) else _NOT_FOUND
+    elif isinstance(failure, errors.DatasetNotFoundError):
+        status = _NOT_FOUND
+    elif isinstance(failure, errors.BadMagicError) and (os.path.isdir(path) or not is_ours(path)):
+        status = _NOT_READ
+    else:
+        status = _NOT_READ if isinstance(failure, elsewhere) else _DAMAGED
+    return status, [replace(FileFinding.of(failure), is_damage=status == _DAMAGED)]
 
 
 def _findings_at(path: str, catalog: str | None, *, full: bool) -> list[FileFinding]:
@@ -325,12 +316,10 @@ def _findings_at(path: str, catalog: str | None, *, full: bool) -> list[FileFind
     if inside is not None or kind in ("recordings", "directory", "shards"):
         return _episode_findings(path, catalog, full=full)
     if kind == "dataset":
-        from warpdata.catalog.manage.reports import verify_dataset
-
         with open_dataset(path, catalog=catalog) as dataset:
-            report, _ = verify_dataset(dataset)
+            damaged = dataset.verify()
         hint = "Restore the blob from a copy."
-        return [FileFinding("blob_damage", text, hint=hint) for text in report["damaged"]]
+        return [FileFinding("blob_damage", text, hint=hint) for text in damaged]
     if kind == "vectors":
         with open_vectors(path) as store:
             return store.verify()

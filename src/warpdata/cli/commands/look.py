@@ -157,8 +157,13 @@ def run_list(warp: cli.Warp, address: str, *, where: str | None = None, raw: boo
     episodes = warp.open_episodes(address, edited=not raw)
     chosen = episodes if where is None else episodes.where(where)
     rows = _episode_rows(chosen)
-    if isinstance(episodes, LocalDataset) and where is None:
-        rows += [_unfinished_row(recording) for recording in episodes.unfinished]
+    for recording in episodes.unfinished if isinstance(episodes, LocalDataset) and where is None else ():
+        path: Any = recording.path
+        files = path.rglob("*") if isinstance(path, os.PathLike) else []  # type: ignore[attr-defined]
+        row = {"id": os.path.basename(path), "duration_ns": None, "signals": list(recording.records)}
+        row["bytes"] = sum(file.stat().st_size for file in files if file.is_file())
+        row["flags"] = ["recording" if recording.is_live else "unfinished"]
+        rows.append({**row, "records": recording.records})
     return Output(
         rows,
         rows=rows,
@@ -208,19 +213,6 @@ def _episode_rows(episodes: Episodes) -> list[dict[str, Any]]:
             row |= {"flags": ["damaged"], "error": str(error)}
         rows.append(row)
     return rows
-
-
-def _unfinished_row(recording: Any) -> dict[str, Any]:
-    path = recording.path
-    files = path.rglob("*") if isinstance(path, os.PathLike) else []  # type: ignore[attr-defined]
-    return {
-        "id": os.path.basename(path),
-        "duration_ns": None,
-        "signals": list(recording.records),
-        "bytes": sum(file.stat().st_size for file in files if file.is_file()),
-        "flags": ["recording" if recording.is_live else "unfinished"],
-        "records": recording.records,
-    }
 
 
 @cli.command("warp inspect ep_001.wshard")

@@ -13,7 +13,7 @@ from warpdata.cli.console import Output, human_bytes
 from warpdata.errors import BadMagicError, DatasetNotFoundError, StoreError, nearest
 
 if TYPE_CHECKING:
-    from warpdata.catalog.access import Access, Catalog, DatasetName
+    from warpdata.catalog.access import Access, DatasetName
     from warpdata.catalog.build.builder import DatasetBuilder
     from warpdata.catalog.manage.versions import Expired
 
@@ -113,16 +113,6 @@ def _open_draft(
         yield before.version
 
 
-def _add_sources(builder: DatasetBuilder, sources: Sequence[str], chunk_bytes: str, optimize: bool) -> None:
-    for kind, paths in _group_by_kind(sources).items():
-        if kind == "episodes":
-            builder.add_episodes("recordings", paths, chunk_bytes=chunk_bytes)
-        elif kind == "table":
-            builder.add_table("main", paths, optimize=optimize)
-        else:
-            builder.add_artifact(_NAMES[kind], paths, kind=kind)
-
-
 def _add_artifacts(
     builder: DatasetBuilder,
     artifacts: Sequence[list[str]],
@@ -147,7 +137,8 @@ def _add_artifacts(
         builder.bind(table, column, artifact, kind or "file")
 
 
-def _group_by_kind(sources: Sequence[str]) -> dict[str, list[Any]]:
+def _add_sources(builder: DatasetBuilder, sources: Sequence[str], chunk_bytes: str, optimize: bool) -> None:
+    """Add each kind of source as one part."""
     from warpdata._api import address_kind, divided_address, open_episodes
     from warpdata.catalog.build.tables import table_kind
     from warpdata.catalog.read.filekinds import SUPPORTED
@@ -169,7 +160,13 @@ def _group_by_kind(sources: Sequence[str]) -> dict[str, list[Any]]:
             groups.setdefault(_PARTS[kind], []).append(source)
         else:
             groups.setdefault("episodes", []).append(open_episodes(source))
-    return groups
+    for kind, paths in groups.items():
+        if kind == "episodes":
+            builder.add_episodes("recordings", paths, chunk_bytes=chunk_bytes)
+        elif kind == "table":
+            builder.add_table("main", paths, optimize=optimize)
+        else:
+            builder.add_artifact(_NAMES[kind], paths, kind=kind)
 
 
 def _named_files(words: list[str]) -> tuple[str, Any]:
@@ -351,9 +348,18 @@ def run_catalog_list(
 ) -> list[dict[str, Any]]:
     """List published datasets and their latest versions; only pointers are read."""
     from warpdata.catalog.manage.versions import list_datasets
+    from warpdata.catalog.publish.pointers import is_empty
 
     with warp.open_access() as access:
-        catalogs = _without_empty(access.catalogs)
+        # An empty catalog does not hide the others.
+        used = []
+        for catalog in access.catalogs:
+            try:
+                if catalog.store is None or not is_empty(catalog.store):
+                    used.append(catalog)
+            except StoreError:  # cannot be listed: reading it reports the error
+                used.append(catalog)
+        catalogs = used or access.catalogs
         rows = [
             asdict(dataset) | {"catalog": place.address}
             for place in catalogs
@@ -392,17 +398,3 @@ def run_catalog_gc(
     if garbage.young_blobs:
         lines.append(f"{garbage.young_blobs} unused blobs are younger than the grace period")
     return Output(garbage, lines)
-
-
-def _without_empty(catalogs: Sequence[Catalog]) -> Sequence[Catalog]:
-    """Catalogs that hold something, or all if none does: an empty one does not hide the others."""
-    from warpdata.catalog.publish.pointers import is_empty
-
-    used = []
-    for catalog in catalogs:
-        try:
-            if catalog.store is None or not is_empty(catalog.store):
-                used.append(catalog)
-        except StoreError:  # cannot be listed: reading it reports the error
-            used.append(catalog)
-    return used or catalogs

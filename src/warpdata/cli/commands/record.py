@@ -142,10 +142,17 @@ class _LiveTable:
         self._lines = 0
 
     def __call__(self, name: str, value: Any, ts_ns: int) -> None:
+        import numpy as np
+
         self._first_ns = ts_ns if self._first_ns is None else self._first_ns
         self.counts[name] = self.counts.get(name, 0) + 1
         after = f"{(ts_ns - self._first_ns) / 1e9:.3f}"
-        self._rows[name] = [name, after, str(self.counts[name]), _value_text(value)]
+        shown = repr(value) if isinstance(value, str | bytes) else f"{value}"
+        if isinstance(value, np.ndarray) and value.size > 12:
+            shown = f"{value.dtype}{list(value.shape)} mean {value.mean():.2f}"
+        elif isinstance(value, np.ndarray):
+            shown = np.array2string(value, precision=3, separator=" ").replace("\n", "")
+        self._rows[name] = [name, after, str(self.counts[name]), shown]
         if self._console.out.isatty() and time.monotonic() - self._drawn_s > _DRAW_S:
             self.draw()
 
@@ -157,16 +164,6 @@ class _LiveTable:
         lines = table(list(self._rows.values()), header, right=[1, 2], fit_width=self._console.fit_width)
         self._console.print("\n".join(lines))
         self._lines, self._drawn_s = len(lines), time.monotonic()
-
-
-def _value_text(value: Any) -> str:
-    import numpy as np
-
-    if isinstance(value, np.ndarray):
-        if value.size > 12:
-            return f"{value.dtype}{list(value.shape)} mean {value.mean():.2f}"
-        return np.array2string(value, precision=3, separator=" ").replace("\n", "")
-    return repr(value) if isinstance(value, str | bytes) else f"{value}"
 
 
 @cli.command("warp demo", has_json=False)

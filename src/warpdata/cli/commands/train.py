@@ -26,10 +26,11 @@ def run_init(
 ) -> Output:
     """Write a loader script for a dataset, with decoders for the bindings and a smoke test."""
     from warpdata.bytekit.io.commit import commit_file
-    from warpdata.catalog.manage.reports import loader_code, loader_name
+    from warpdata.catalog.manage.reports import loader_code
 
     with warp.open_dataset(dataset) as opened:
-        code, path = loader_code(opened, table), Path(output or loader_name(opened))
+        name = opened.id.replace("/", "_").replace("-", "_")
+        code, path = loader_code(opened, table), Path(output or f"{name}_loader.py")
     with commit_file(path, replace=overwrite) as out:
         out.write(code.encode())
     return Output({"path": str(path)}, [f"wrote {path}; try: python {path}"])

@@ -235,7 +235,7 @@ def _pid(part: str) -> str:
 @contextlib.contextmanager
 def _locked(directory: Path) -> Iterator[None]:
     """Hold the lock of a shared episode; BlobNotFoundError if it is gone."""
-    lock = FileLock.take_existing(directory, timeout_s=_LOCK_S)
+    lock = FileLock.take(directory, timeout_s=_LOCK_S, make=False)
     if lock is None:
         raise UnavailableError("timed out waiting for the lock of the episode", path=directory)
     with lock:

@@ -116,7 +116,7 @@ def exclusive(path: Path, fact: str = "being recorded") -> Iterator[None]:
     try:
         is_free = not is_locked(path)
         if is_free:
-            lock = FileLock.take_existing(path, timeout_s=_MOMENT_S)
+            lock = FileLock.take(path, timeout_s=_MOMENT_S, make=False)
             is_free = lock is not None
     except NoLocksError:
         is_free = True

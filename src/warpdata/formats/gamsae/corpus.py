@@ -101,7 +101,27 @@ def parse_corpus(data: bytes, name: str = layout.CORPUS_JSON) -> CorpusRecord:
     try:
         body = parse_json_object(data, max_bytes=layout.MAX_CORPUS_JSON_BYTES)
         _check_identity(body)
-        return _parse_record(body)
+        run_rows = _count(body["run_rows"], at_least=1)
+        if run_rows > layout.MAX_TOTAL_ROWS:
+            raise LimitExceededError(f"runs of {run_rows} rows")
+        if body["dtype"] not in layout.DTYPE_TAGS:
+            raise CorruptLayoutError(f"rows cannot be stored as {body['dtype']!r}")
+        record = CorpusRecord(
+            width=_count(body["width"]),
+            dtype=body["dtype"],
+            run_rows=run_rows,
+            shards=tuple(_parse_shard(shard, run_rows) for shard in body["shards"]),
+            is_complete=bool(body["is_complete"]),
+            columns={str(key): dtype_named(value).name for key, value in body["columns"].items()},
+            provenance=dict(body["provenance"]),
+            statistics=None if body["statistics"] is None else dict(body["statistics"]),
+            harvest=dict(body.get("harvest", {})),
+        )
+        if record.width * dtype_named(record.dtype).itemsize > layout.MAX_ROW_BYTES:
+            raise LimitExceededError(f"rows of {record.width} columns")
+        if record.total_rows != body["total_rows"]:
+            raise CorruptLayoutError("the rows of the shards do not add up to total_rows")
+        return record
     except FormatError as error:
         raise type(error)(f"{error.message}", path=name) from None
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
@@ -131,30 +151,6 @@ def _check_identity(body: dict[str, Any]) -> None:
         raise UnsupportedVersionError(f"corpus.json is of version {body['version']}")
     if body["block_bytes"] != layout.CHECKSUM_BLOCK_BYTES:
         raise CorruptLayoutError(f"checksums of blocks of {body['block_bytes']} bytes are not known")
-
-
-def _parse_record(body: dict[str, Any]) -> CorpusRecord:
-    run_rows = _count(body["run_rows"], at_least=1)
-    if run_rows > layout.MAX_TOTAL_ROWS:
-        raise LimitExceededError(f"runs of {run_rows} rows")
-    if body["dtype"] not in layout.DTYPE_TAGS:
-        raise CorruptLayoutError(f"rows cannot be stored as {body['dtype']!r}")
-    record = CorpusRecord(
-        width=_count(body["width"]),
-        dtype=body["dtype"],
-        run_rows=run_rows,
-        shards=tuple(_parse_shard(shard, run_rows) for shard in body["shards"]),
-        is_complete=bool(body["is_complete"]),
-        columns={str(key): dtype_named(value).name for key, value in body["columns"].items()},
-        provenance=dict(body["provenance"]),
-        statistics=None if body["statistics"] is None else dict(body["statistics"]),
-        harvest=dict(body.get("harvest", {})),
-    )
-    if record.width * dtype_named(record.dtype).itemsize > layout.MAX_ROW_BYTES:
-        raise LimitExceededError(f"rows of {record.width} columns")
-    if record.total_rows != body["total_rows"]:
-        raise CorruptLayoutError("the rows of the shards do not add up to total_rows")
-    return record
 
 
 def _parse_shard(body: dict[str, Any], run_rows: int) -> ShardRecord:

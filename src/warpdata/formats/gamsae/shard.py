@@ -6,7 +6,6 @@ import contextlib
 import operator
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex
 
@@ -41,32 +40,25 @@ if TYPE_CHECKING:
 Rows = npt.NDArray[Any]
 
 
-@dataclass(frozen=True, slots=True)
 class ShardInfo:
     """The header of a shard, checked against the size of the file."""
 
-    name: str
-    n_rows: int
-    width: int
-    dtype: DType
-    file_bytes: int
-    reserved: int = 0
-    data_offset: int = layout.HEADER_BYTES
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of one row."""
-        return self.width * self.dtype.itemsize
-
-    @property
-    def payload_bytes(self) -> int:
-        """Bytes of all rows."""
-        return self.n_rows * self.row_bytes
-
-    @property
-    def trailing_bytes(self) -> int:
+    def __init__(
+        self,
+        name: str,
+        n_rows: int,
+        width: int,
+        dtype: DType,
+        file_bytes: int,
+        reserved: int = 0,
+        data_offset: int = layout.HEADER_BYTES,
+    ) -> None:
+        self.name, self.n_rows, self.width, self.dtype = name, n_rows, width, dtype
+        self.file_bytes, self.reserved, self.data_offset = file_bytes, reserved, data_offset
+        self.row_bytes = width * dtype.itemsize
+        self.payload_bytes = n_rows * self.row_bytes
+        self.trailing_bytes = file_bytes - data_offset - self.payload_bytes
         """Bytes after the last row; readers accept them, `verify` reports them."""
-        return self.file_bytes - self.data_offset - self.payload_bytes
 
     def row_offset(self, row: int) -> int:
         """Offset of a row in the file."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,11 +71,6 @@ class FrameBody:
         return entries
 
 
-def pack_log_header(model: bytes) -> bytes:
-    """The first bytes of a log."""
-    return layout.LOG_HEADER.pack(layout.LOG_MAGIC, model)
-
-
 def pack_frame(body: FrameBody) -> bytes:
     """A whole frame."""
     arrays = [body.row_ids, body.n_latents, body.n_active, body.iterations, body.latents, body.active]
@@ -89,20 +83,13 @@ def walk_frames(reader: RangeReader, model: bytes) -> Iterator[FrameBounds]:
     head = layout.LogHeader._make(layout.LOG_HEADER.unpack(reader.read(0, layout.LOG_HEADER.size)))
     if head.magic != layout.LOG_MAGIC or head.model != model:
         raise BadMagicError("not the row state log of this model", path=reader.name)
-    for frame, start, end in records(reader, layout.LOG_HEADER.size, _FRAME, _body_bytes):
+
+    def body_bytes(frame: layout.FrameHeader) -> int:
+        counts = 3 * align_up(4 * frame.n_rows, layout.ALIGN)
+        return 8 * frame.n_rows + counts + 8 * frame.n_latents + align_up(4 * frame.n_active, layout.ALIGN)
+
+    for frame, start, end in records(reader, layout.LOG_HEADER.size, _FRAME, body_bytes):
         yield FrameBounds(start, end, frame.body_crc32c)
-
-
-def _body_bytes(frame: layout.FrameHeader) -> int:
-    """The size of a frame's body."""
-    counts = 3 * align_up(4 * frame.n_rows, layout.ALIGN)
-    return 8 * frame.n_rows + counts + 8 * frame.n_latents + align_up(4 * frame.n_active, layout.ALIGN)
-
-
-def check_frame(data: memoryview, bounds: FrameBounds, path: str | os.PathLike[str]) -> None:
-    """Compare the body of a frame with its checksum."""
-    if crc32c(data) != bounds.crc32c:
-        raise ChecksumError(f"the row states at {bounds.start} were changed", path=path)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -84,7 +84,8 @@ class MemberIndex:
     def find(self, names: Sequence[str]) -> list[Member | None]:
         """The place of each name, None for unknown names; all buckets are read in one round."""
         keys = [xxh3_128(name.encode("utf-8", "surrogatepass")) for name in names]
-        wanted = [self._bucket(key) for key in keys]
+        count = self._bucket_count
+        wanted = [int.from_bytes(key[:4], "big") * count >> 32 if count else -1 for key in keys]
         self._load(sorted(set(wanted)))
         return [
             self._member(name, key, self._kept[bucket])
@@ -111,11 +112,6 @@ class MemberIndex:
         if len(members) != self._member_count or len(members) != len(names):
             raise CorruptLayoutError("the member index does not hold its members", path=self._reader.name)
         return members
-
-    def _bucket(self, key: bytes) -> int:
-        if not self._bucket_count:
-            return -1
-        return int.from_bytes(key[:4], "big") * self._bucket_count >> 32
 
     def _load(self, buckets: list[int]) -> None:
         absent = [bucket for bucket in buckets if bucket not in self._kept and bucket >= 0]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from warpdata.bytekit.arrays import align_up
 from warpdata.bytekit.io.commit import is_safe_name
@@ -18,22 +17,14 @@ from warpdata.errors import (
 )
 from warpdata.formats.tarshard import layout
 from warpdata.formats.tarshard.layout import BLOCK_BYTES, TarHeader
+from warpdata.formats.tarshard.member_index import Member
 
 _ZEROS = bytes(BLOCK_BYTES)
 _WINDOW_BYTES = 1 << 20
 _UNSAFE = "Remove the member from the archive, or pack the files again with `warp publish`."
 
 
-@dataclass(frozen=True, slots=True)
-class TarMember:
-    """One file inside a tar shard: its name and the bytes [offset, offset + length)."""
-
-    name: str
-    offset: int
-    length: int
-
-
-def scan_members(reader: RangeReader) -> Iterator[TarMember]:
+def scan_members(reader: RangeReader, shard: int = 0) -> Iterator[Member]:
     """Every regular file of a tar shard in order; links, devices and unsafe or repeated names are refused."""
     seen: set[str] = set()
     position, long_name, long_size = 0, None, None
@@ -59,13 +50,13 @@ def scan_members(reader: RangeReader) -> Iterator[TarMember]:
         long_name = long_size = None
         if header.typeflag == layout.FOLDER_TYPE:
             continue
-        yield _member(header, name, start, size, seen, reader)
+        name = name.removeprefix("./")
+        _check_member(header, name, seen, reader)
+        seen.add(name)
+        yield Member(name, shard, start, size, -1)
 
 
-def _member(
-    header: TarHeader, name: str, start: int, size: int, seen: set[str], reader: RangeReader
-) -> TarMember:
-    name = name.removeprefix("./")
+def _check_member(header: TarHeader, name: str, seen: set[str], reader: RangeReader) -> None:
     if header.typeflag not in layout.REGULAR_TYPES:
         kind = header.typeflag.decode("latin-1")
         raise CorruptLayoutError(
@@ -75,8 +66,6 @@ def _member(
         raise CorruptLayoutError(f"unsafe member name {name!r}", path=reader.name, hint=_UNSAFE)
     if name in seen:
         raise CorruptLayoutError(f"member {name!r} appears twice", path=reader.name, hint=_UNSAFE)
-    seen.add(name)
-    return TarMember(name, start, size)
 
 
 class _Blocks:

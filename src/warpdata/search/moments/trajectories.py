@@ -31,7 +31,7 @@ from warpdata.search.moments.deepdata import Condition, DeepDataIndex, Hit
 from warpdata.search.moments.embedders import Embedder, embedded, embedder_of
 from warpdata.search.moments.moments import MAX_STEPS, Embedded, EmbedOptions, EpisodeMoments, Floats
 from warpdata.search.store import VectorStore
-from warpdata.sql.engine import literal, quoted
+from warpdata.sql.engine import literal, quote_name
 
 if TYPE_CHECKING:
     from typing import Self
@@ -111,7 +111,7 @@ class FileIndex:
             field = local_name(name)
             if field not in store.fields:
                 return None
-            parts.append(f"{quoted(field)} {_SQL[operator]} {literal(value)}")
+            parts.append(f"{quote_name(field)} {_SQL[operator]} {literal(value)}")
         is_mixed = "collection" in store.fields
         if collection == EPISODES:
             parts += [f"collection is distinct from {literal(TIMESTEPS)}"] if is_mixed else []
