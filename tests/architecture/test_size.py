@@ -25,34 +25,30 @@ BUDGETS: dict[str, tuple[int, int, int]] = {
     "(top)": (800, 80, 0),
     "_api": (1200, 60, 0),
     "bytekit": (3100, 390, 0),
-    "catalog": (7400, 720, 5),
-    "cli": (3700, 240, 0),
-    "convert": (11200, 1020, 10),
-    "corpora": (1900, 220, 5),
-    "episodes": (12050, 1210, 10),
-    "formats": (12700, 1200, 5),
-    "loading": (5000, 510, 0),
+    "catalog": (7300, 660, 5),
+    "cli": (3600, 230, 0),
+    "convert": (11200, 980, 10),
+    "corpora": (1800, 200, 5),
+    "episodes": (11900, 1150, 10),
+    "formats": (12700, 1170, 5),
+    "loading": (5000, 500, 0),
     "ordering": (800, 120, 0),
-    "ray": (900, 90, 0),
-    "search": (6300, 570, 5),
-    "sql": (800, 90, 0),
-    "stores": (3400, 370, 0),
-    "timeline": (2100, 340, 5),
-    "viewer": (2300, 220, 0),
+    "ray": (900, 80, 0),
+    "search": (6300, 550, 5),
+    "sql": (800, 80, 0),
+    "stores": (3300, 360, 0),
+    "timeline": (2100, 310, 5),
+    "viewer": (2300, 210, 0),
 }
 """Package -> non-blank lines, functions and classes, unusual words in docstrings, comments and messages."""
 
 PARTICIPLES: dict[str, int] = {
-    "convert": 3,
-    "episodes": 3,
-    "formats": 2,
+    "episodes": 2,
+    "formats": 1,
     "loading": 11,
     "ordering": 1,
-    "search": 19,
-    "sql": 3,
-    "stores": 2,
-    "timeline": 4,
-    "viewer": 7,
+    "search": 17,
+    "timeline": 1,
 }
 """Package -> public functions whose name is a bare participle (`opened`, `chosen`); a function is a verb (`open`)."""
 
@@ -63,10 +59,10 @@ PARTICIPLE = re.compile(
 VERBS = frozenset({"embed", "exceed", "feed", "need", "proceed", "ragged", "seed", "shed", "speed"})
 """Words that only end like participles."""
 
-DOCS_WORDS = 72
+DOCS_WORDS = 9
 """Unusual words in README.md, ARCHITECTURE.md, CONTRIBUTING.md and docs/."""
 
-FORMAT_SKIPS = 226
+FORMAT_SKIPS = 224
 """Lines that switch the formatter off, in src, tests, bench, tools and examples."""
 
 UNUSUAL = re.compile(
