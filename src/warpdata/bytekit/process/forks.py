@@ -43,7 +43,9 @@ class PerProcess(Generic[T]):
         try:
             return self._values[_generation]
         except KeyError:
-            for older in [key for key in self._values if key != _generation]:
+            for older in list(self._values):  # at once: another thread may be adding its own
+                if older == _generation:
+                    continue
                 self._values.pop(older, None)
             return self._values.setdefault(_generation, self._factory())
 
