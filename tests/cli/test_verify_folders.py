@@ -29,7 +29,8 @@ def folder(tmp_path: Path) -> Path:
         corpus.append(np.ones((50, 8), np.float32))
     (tmp_path / "index").mkdir()
     with wd.VectorStore.create(tmp_path / "index" / "v.rvf", dim=8) as store:
-        store.add(np.random.default_rng(0).normal(size=(40, 8)).astype(np.float32))
+        # Too many for the log of small commits, which is of no more use once the store is closed.
+        store.add(np.random.default_rng(0).normal(size=(600, 8)).astype(np.float32))
     with wd.DatasetBuilder("lab/rows", catalog=tmp_path / "catalog") as builder:
         builder.add_table("main", {"n": list(range(5000))}).publish()
     (tmp_path / "notes").mkdir()
