@@ -352,6 +352,8 @@ def test_an_episode_whose_times_go_back_is_cut_and_joined(tmp_path: Path) -> Non
     wd.validate_chunk_continuity(listed)
     assert wd.ChunkedEpisodeReader(listed.path).episode().timestamps_ns.tolist() == times.tolist()
     wd.validate_chunk_continuity(wd.ChunkedEpisodeReader(listed.path).manifest)
+    wd.validate_chunk_continuity(listed.path)
+    wd.validate_chunk_continuity(str(listed.path))
 
 
 @pytest.mark.parametrize(("before", "after"), [(3, 7), (7, 3), (5, 5), (4, 20)])
