@@ -88,7 +88,7 @@ def have_large_pages() -> None:
 
 
 def have_other_locks_and_syncs() -> None:
-    command, flock, lockf = fcntl.fcntl, fcntl.flock, fcntl.lockf
+    command, flock, lockf, close = fcntl.fcntl, fcntl.flock, fcntl.lockf, os.close
     whole: dict[int, tuple[int, int]] = {}
 
     def file_of(fd: int) -> tuple[int, int] | None:
@@ -109,6 +109,10 @@ def have_other_locks_and_syncs() -> None:
         flock(fd, kind)
         whole[fd] = file_of(fd) or (0, 0)
 
+    def close_and_unlock(fd: int) -> None:
+        whole.pop(fd, None)  # the number and the inode may both be given to another file
+        close(fd)
+
     def lockf_of_macos(fd: int, kind: int, *rest: Any) -> None:
         held = {file for other, file in whole.items() if file_of(other) == file}
         if kind != fcntl.LOCK_UN and file_of(fd) in held:
@@ -116,6 +120,7 @@ def have_other_locks_and_syncs() -> None:
         lockf(fd, kind, *rest)
 
     fcntl.fcntl, fcntl.flock, fcntl.lockf = fcntl_of_macos, flock_of_macos, lockf_of_macos  # type: ignore[assignment]
+    os.close = close_and_unlock
     fcntl.F_FULLFSYNC, fcntl.F_NOCACHE = FULL_SYNC, NO_CACHE  # type: ignore[attr-defined]
     fcntl.F_OFD_SETLK = OFD_SET_LOCK  # type: ignore[misc]
 

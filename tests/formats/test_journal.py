@@ -480,3 +480,34 @@ def test_a_large_record_is_not_overwritten_by_a_window_being_prepared(
     monkeypatch.undo()
     writer.close()
     assert contents(JournalReader.open(path))[-1] == (1, 0, 9000, large)
+
+
+def test_a_new_window_and_one_being_prepared_are_filled_one_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both would begin at the same end of the file, and the slower one write zeros over new records."""
+    monkeypatch.setattr(system, "try_allocate", lambda *_: False)
+    path = tmp_path / "a.partial"
+    writer = JournalWriter(path, {}, max_record_bytes=32 << 20)
+    plain, is_filling, is_appended = os.pwrite, threading.Event(), threading.Event()
+    preparing = threading.Thread(target=writer.prepare)
+
+    def slow(fd: int, data: bytes, offset: int) -> int:
+        if threading.current_thread() is preparing:
+            is_filling.set()
+            is_appended.wait(LIMIT_S)
+        elif not preparing.ident:  # this thread makes room itself: another one begins to do so as well
+            preparing.start()
+            is_filling.wait(0.3)
+        return plain(fd, data, offset)
+
+    monkeypatch.setattr(os, "pwrite", slow)
+    steps = more = 0
+    while more < 256 << 10:  # beyond what windows have in common
+        writer.append(0, steps, 1, steps, bytes([steps % 251]) * 64)
+        steps, more = steps + 1, more + 64 * bool(preparing.ident)
+    is_appended.set()
+    preparing.join()
+    monkeypatch.undo()
+    writer.close()
+    assert [each[2] for each in contents(JournalReader.open(path))] == list(range(steps))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from warpdata.bytekit.arrays import align_up, byte_view
 from warpdata.bytekit.checksum import crc32c, crc32c_at_once
 from warpdata.bytekit.io.append_file import GrowingFile
-from warpdata.bytekit.io.commit import TEMP_MARK, fsync_folder, map_os_errors, os_error, write_at
+from warpdata.bytekit.io.commit import TEMP_MARK, fsync_folder, map_os_errors, write_at
 from warpdata.bytekit.jsontext import dump_json
 from warpdata.bytekit.process import system
 from warpdata.bytekit.process.locks import FileLock, is_locked
@@ -322,17 +322,15 @@ class JournalWriter(GrowingFile):
 
     def _take_prepared(self, start: int) -> mmap.mmap:
         """The window at `start`: the one prepared ahead if there is one, else a new one."""
-        # Waiting for a window that is being prepared is quicker than faulting in another one page by page.
-        with self._preparing:
+        # Waiting for a window that is being prepared is quicker than faulting in another one page by page. And one
+        # thread allocates at a time: where that is done by writing zeros, the other would write over new records.
+        with self._preparing, map_os_errors(self.path):
             prepared, self._next = self._next, None
-        if prepared is not None:
-            if prepared[0] == start:
-                return prepared[1]
-            self._retired.append(prepared[1])  # a large record went beyond it
-        try:
+            if prepared is not None:
+                if prepared[0] == start:
+                    return prepared[1]
+                self._retired.append(prepared[1])  # a large record went beyond it
             return map_window(self._fd, start, self._stride + self._overlap)
-        except OSError as error:
-            raise os_error(error, self.path) from error
 
     def _unmap(self) -> None:
         while self._retired:
