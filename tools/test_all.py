@@ -83,12 +83,16 @@ def run(name: str, python: str, wheel: Path, folder: Path, arguments: list[str])
     shutil.rmtree(tree, ignore_errors=True)
     for part in (*TESTS, "bench", "tools", "examples", "docs"):
         shutil.copytree(ROOT / part, tree / part, ignore=shutil.ignore_patterns("__pycache__"))
-    for part in ("pyproject.toml", *(path.name for path in ROOT.glob("*.md"))):
+    for part in ("pyproject.toml", "mkdocs.yml", *(path.name for path in ROOT.glob("*.md"))):
         shutil.copy(ROOT / part, tree / part)
     # The page and the readers in other languages are taken where they lie, with what npm installed beside them.
     for part in ("viewer-ui", "packages"):
         (tree / part).symlink_to(ROOT / part)
-    (tree / "src").symlink_to(place / "lib" / f"python{version_of(inside)}" / "site-packages")
+    package = place / "lib" / f"python{version_of(inside)}" / "site-packages" / "warpdata"
+    (tree / "src").mkdir()
+    (tree / "src" / "warpdata").symlink_to(
+        package
+    )  # alone: type checkers take what is beside it for sources too
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     shared = Path(environment.get("WARPDATA_SHARED_GOLDEN", ROOT.parent / "shared" / "golden"))
     environment["WARPDATA_SHARED_GOLDEN"] = str(shared)

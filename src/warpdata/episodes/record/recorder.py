@@ -135,8 +135,11 @@ class Recorder(Recording):
         if self._is_file:
             self._directory = self.target.with_name(self.target.name + WORK_SUFFIX)
             self._check_file(self._directory)
-        with map_os_errors(self.target):
-            self._is_new = not self._is_file and not self.target.exists()
+        self._is_new = not self._is_file
+        # Not `Path.exists`: since Python 3.14 that hides what is wrong with a name.
+        with map_os_errors(self.target), contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            os.stat(self.target)
+            self._is_new = False
         self.mark(**dict(static or {}))
         if episode is not None:  # now: the others wait for this process to close
             self._begin()
