@@ -23,10 +23,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from PIL import Image
 
 from tests.convert.foreign import copied, sample
 from tests.convert.sets import change_json, made_set
+from tests.convert.test_webdataset import npy, still
 from warpdata.bytekit.codec import encode as encode_bytes
 from warpdata.convert import dreamer, hdf5, lerobot, minari, rlds, rosbag2, webdataset, zarr
 from warpdata.convert.rlds import records
@@ -814,19 +814,6 @@ BAGS: dict[str, Case] = {
 
 
 # WebDataset, plain archives and tables.
-
-
-def npy(values: Any) -> bytes:
-    out = io.BytesIO()
-    np.save(out, values, allow_pickle=True)
-    return out.getvalue()
-
-
-def still() -> bytes:
-    """A small PNG picture."""
-    out = io.BytesIO()
-    Image.fromarray(np.zeros((4, 4, 3), np.uint8)).save(out, "PNG")
-    return out.getvalue()
 
 
 def tar(files: dict[str, bytes]) -> bytes:
